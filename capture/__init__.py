@@ -1,0 +1,1 @@
+"""Pure capture planning: no tensors, no torch."""
