@@ -1,0 +1,128 @@
+"""Chooses the capture sizes of a deployment.
+
+The ceiling comes from the user or the engine's default; below it the plan takes the user's list, the stepped
+grid, or, under a budget, the sizes that pad least. The largest step the ceiling allows is always captured
+exactly: rounded up it could never be dispatched, rounded down the fullest batches would run eager.
+"""
+
+from collections.abc import Sequence
+
+from oproj_pass.capture.baselines import BASELINES, full_graph_sizes
+from oproj_pass.capture.bounds import StepBound
+from oproj_pass.capture.checks import require_int, require_platform
+from oproj_pass.capture.grid import capture_grid, default_max_size, round_up, uniform_sizes
+from oproj_pass.capture.histogram import Histogram, decode_histogram, uniform_histogram
+from oproj_pass.capture.optimal import evenly_sampled, optimal_sizes
+from oproj_pass.capture.padding import PaddingComparison, expected_padding
+from oproj_pass.capture.plan import CapturePlan
+from oproj_pass.errors import ConfigError
+
+
+def plan_capture(
+    bound: StepBound,
+    *,
+    sizes: Sequence[int] | None = None,
+    max_size: int | None = None,
+    budget: int | None = None,
+    histogram: Histogram | None = None,
+    platform: str = "npu",
+) -> CapturePlan:
+    """Plan which decode step sizes to capture.
+
+    Args:
+        bound: the scheduler limits.
+        sizes: the user's `cudagraph_capture_sizes`. Rounded up to whole requests; sizes above the largest
+            possible step give way to that step.
+        max_size: the user's `max_cudagraph_capture_size`; never lowered to the grid below it.
+        budget: most graphs the device can hold. The plan is then the one of least expected padding among
+            those that keep the largest size and, from a budget of 2, the smallest.
+        histogram: how often each step size occurs; uniform over the reachable steps by default.
+        platform: "npu" (vllm-ascend) or "cuda" (vLLM): the default ceiling, and the engine to compare with.
+
+    Returns:
+        The plan. It may not cover every possible step: see `CapturePlan.covers` and `.warning`.
+
+    Raises:
+        ConfigError: a value is out of range, `sizes` and `max_size` disagree (vLLM refuses that too), or no
+            decode step fits under the ceiling.
+    """
+    require_platform(platform)
+    ceiling = _ceiling(bound, sizes, max_size, platform)
+    largest = bound.largest_step_within(ceiling)
+    if largest is None:
+        raise ConfigError(
+            f"max_cudagraph_capture_size={ceiling} is below the {bound.decode_query_len} tokens of one "
+            f"decode request (1 + num_speculative_tokens): no decode step could be captured. "
+            f"Raise it to {bound.max_decode_tokens}"
+        )
+    reasons = _grid_reasons(bound, sizes, largest)
+    if budget is None and histogram is None:
+        return _plan(bound, platform, reasons, None)
+
+    steps = uniform_histogram(bound) if histogram is None else decode_histogram(histogram, bound)
+    engine_sizes = full_graph_sizes(BASELINES[platform](bound, sizes=sizes, max_size=max_size), bound)
+    unbudgeted = sorted(reasons)
+    even = None
+    if budget is not None:
+        require_int("budget", budget, minimum=1)
+        candidates = (
+            unbudgeted if sizes is not None else [step for step in bound.reachable_steps() if step <= largest]
+        )
+        chosen = optimal_sizes(candidates, steps, budget)
+        reasons = _budget_reasons(chosen, reasons[largest], budget)
+        even = expected_padding(evenly_sampled(unbudgeted, len(chosen)), steps)
+    padding = PaddingComparison(
+        plan=expected_padding(sorted(reasons), steps),
+        default=expected_padding(engine_sizes, steps),
+        even=even,
+    )
+    return _plan(bound, platform, reasons, padding)
+
+
+def _ceiling(bound: StepBound, sizes: Sequence[int] | None, max_size: int | None, platform: str) -> int:
+    if max_size is not None:
+        require_int("max_size", max_size, minimum=1)
+    if sizes is None:
+        return default_max_size(bound, platform) if max_size is None else max_size
+    if not sizes:
+        raise ConfigError("sizes is empty: give at least one, or leave it out for the default grid")
+    for size in sizes:
+        require_int("sizes", size, minimum=1)
+    if max_size is not None and max_size != max(sizes):
+        raise ConfigError(
+            f"max_size={max_size} and the largest of sizes, {max(sizes)}, disagree: vLLM refuses to start. "
+            f"Set only one of max_cudagraph_capture_size and cudagraph_capture_sizes"
+        )
+    return round_up(max(sizes), bound.decode_query_len)
+
+
+def _grid_reasons(bound: StepBound, sizes: Sequence[int] | None, largest: int) -> dict[int, str]:
+    """The unbudgeted sizes up to `largest`, each with its reason."""
+    origin = "default grid" if sizes is None else "the user's list"
+    asked = set(capture_grid(largest) if sizes is None else sizes)
+    query_len = bound.decode_query_len
+    reasons = {
+        size: origin if size in asked else f"{origin}, rounded up to whole requests of {query_len} tokens"
+        for size in uniform_sizes(asked, bound, largest)
+    }
+    if largest == bound.max_decode_tokens:
+        reasons[largest] = "exactly the largest possible decode step"
+    else:
+        reasons.setdefault(largest, "largest decode step under the ceiling")
+    return reasons
+
+
+def _budget_reasons(chosen: Sequence[int], largest_reason: str, budget: int) -> dict[int, str]:
+    """The sizes chosen under a budget, each with the steps it serves."""
+    served = zip((0, *chosen), chosen, strict=False)
+    reasons = {
+        size: f"optimal under a budget of {budget}: steps of {low + 1} to {size}" for low, size in served
+    }
+    return {**reasons, chosen[-1]: largest_reason}
+
+
+def _plan(
+    bound: StepBound, platform: str, reasons: dict[int, str], padding: PaddingComparison | None
+) -> CapturePlan:
+    sizes = tuple(sorted(reasons))
+    return CapturePlan(bound, platform, sizes, tuple(reasons[size] for size in sizes), padding)
