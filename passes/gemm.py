@@ -1,0 +1,125 @@
+"""The table of GEMM forms: where each keeps input, weight and bias, and how its partial product is spelled.
+
+A new form is one more entry of ``FORMS``. Forms speak of the *operand* that the operation multiplies; the
+weight behind it may be stored transposed (``Conv1D``, ``x @ w.T``), which ``resolve_weight`` follows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from oproj_pass.passes import ops
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class GemmForm:
+    """One way to write ``x @ weight (+ bias)``; positions index the node's arguments."""
+
+    name: str
+    targets: frozenset[Any]
+    input: tuple[int, str]
+    weight: tuple[int, str]
+    bias: tuple[int, str] | None
+    contraction_dim: int  # of the 2-D weight operand: 1 for [H, K], 0 for [K, H]
+    partial: Any  # called with ([rows, K/N], operand) on a rank's slice, without bias
+    plain: dict[str, float]  # keyword arguments that must have these values
+
+
+FORMS = (
+    GemmForm(
+        "linear", ops.targets("linear"), (0, "input"), (1, "weight"), (2, "bias"), 1, aten.linear.default, {}
+    ),
+    GemmForm(
+        "addmm", ops.targets("addmm"), (1, "mat1"), (2, "mat2"), (0, "input"), 0, aten.mm.default,
+        {"alpha": 1, "beta": 1},
+    ),
+    GemmForm("mm", ops.targets("mm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),
+    GemmForm("matmul", ops.targets("matmul"), (0, "input"), (1, "other"), None, 0, aten.mm.default, {}),
+)  # fmt: skip
+_FORM_OF = {target: form for form in FORMS for target in form.targets}
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A stored weight behind a GEMM's operand.
+
+    ``chain`` are the layout and cast nodes between the two, storage first.
+    """
+
+    source: Node
+    chain: tuple[Node, ...]
+    transposed: bool
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A GEMM whose weight is a graph input."""
+
+    node: Node
+    form: GemmForm
+    input: Node
+    operand: Node
+    bias: Node | None
+    weight: Weight
+
+    @property
+    def contraction_dim(self) -> int:
+        """The dimension of the *stored* weight that is summed over."""
+        return 1 - self.form.contraction_dim if self.weight.transposed else self.form.contraction_dim
+
+    def emit_partial(self, graph: Graph, rows: Node) -> Node:
+        """Insert the bias-free product of ``rows`` [R, K/N] with the operand, now a rank's slice: [R, H]."""
+        return graph.call_function(self.form.partial, (rows, self.operand))
+
+
+def match_gemm(node: Node) -> Gemm | None:
+    """The GEMM at ``node`` if it has a table entry and a 2-D graph input as its weight, else None."""
+    form = _FORM_OF.get(ops.operation(node)) if node.op in ("call_function", "call_method") else None
+    if form is None:
+        return None
+    x, operand = _argument(node, form.input), _argument(node, form.weight)
+    bias = _argument(node, form.bias) if form.bias else None
+    if not isinstance(x, Node) or not isinstance(operand, Node):
+        return None
+    weight = resolve_weight(operand)
+    return None if weight is None else Gemm(node, form, x, operand, bias, weight)
+
+
+def is_plain(gemm: Gemm) -> bool:
+    """Whether the form's scaling arguments have their neutral values."""
+    return all(gemm.node.kwargs.get(name, neutral) == neutral for name, neutral in gemm.form.plain.items())
+
+
+def resolve_weight(operand: Node) -> Weight | None:
+    """Follow transposes, casts and copies from a GEMM's operand back to the stored weight."""
+    node, chain, transposed = operand, [], False
+    while node.op in ("call_function", "call_method"):
+        swapped = swaps_dims(node)
+        if swapped is None and ops.operation(node) not in ops.CAST | ops.COPY:
+            return None
+        transposed ^= bool(swapped)
+        chain.append(node)
+        node = node.args[0]  # type: ignore[assignment]
+    return Weight(node, tuple(reversed(chain)), transposed) if node.op == "placeholder" else None
+
+
+def swaps_dims(node: Node) -> bool | None:
+    """Whether a layout node swaps the two dimensions of a matrix; None if it is no transpose at all."""
+    if node.target is getattr:  # w.T, as Dynamo writes it
+        return True if node.args[1] in ("T", "mT") else None
+    if ops.operation(node) not in ops.TRANSPOSE:
+        return None
+    dims = [*node.args[1:], *node.kwargs.values()]
+    first, *rest = dims[0] if len(dims) == 1 and isinstance(dims[0], list | tuple) else dims or (0, 1)
+    if ops.operation(node) in ops.PERMUTE:
+        return bool(first % 2)  # type: ignore[operator]
+    return bool((first - rest[0]) % 2)  # type: ignore[operator]
+
+
+def _argument(node: Node, position: tuple[int, str]) -> Any:
+    index, name = position
+    return node.args[index] if index < len(node.args) else node.kwargs.get(name)

@@ -1,0 +1,107 @@
+"""Which family an FX node's operation belongs to, on a Dynamo graph and on an ATen graph alike.
+
+One name stands for every form in which a graph may hold the operation: the Python function
+(``torch.softmax``, ``operator.mul``), the tensor method (a string target) and the ATen packet. The
+families decide only what the dataflow search walks through; none of them is ever rewritten.
+"""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.fx import Node
+
+_NAMESPACES = (torch, torch.Tensor, torch._C._nn, F, torch.special, operator)
+
+
+def targets(*names: str) -> frozenset[Any]:
+    """Every node target that performs one of the named operations, in place or not."""
+    return frozenset(target for name in names for form in (name, f"{name}_") for target in _forms(form))
+
+
+def _forms(name: str) -> Iterable[Any]:
+    yield name  # the target of a call_method node
+    for namespace in (*_NAMESPACES, torch.ops.aten):
+        form = getattr(namespace, name, None)
+        if form is not None:
+            yield form
+
+
+def operation(node: Node) -> Any:
+    """The node's target with an ATen overload reduced to its packet, for membership in a family."""
+    return packet(node.target)
+
+
+def packet(target: Any) -> Any:
+    """An ATen or custom operator's packet; any other target as it is."""
+    return target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
+
+
+def registered(*qualified_names: str) -> frozenset[Any]:
+    """The packets of those custom operators (``"namespace::name"``) that are loaded in this process."""
+    found = (_lookup(*name.split("::")) for name in qualified_names)
+    return frozenset(form for form in found if form is not None)
+
+
+def _lookup(namespace: str, name: str) -> Any:
+    return getattr(getattr(torch.ops, namespace), name, None)
+
+
+PERMUTE = targets("permute")
+TRANSPOSE = PERMUTE | targets("t", "transpose", "swapaxes", "swapdims", "adjoint")
+CAST = targets("to", "type_as", "float", "half", "bfloat16", "double", "_to_copy")
+COPY = targets("contiguous", "clone", "detach", "alias", "lift_fresh")
+LAYOUT = targets(
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "view_as",
+    "reshape_as", "expand_as", "movedim", "moveaxis", "repeat", "repeat_interleave", "roll", "pad",
+    "constant_pad_nd", "as_strided",
+)  # fmt: skip
+SELECT = targets(
+    "getitem", "select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "cat", "concat",
+    "concatenate", "stack", "index", "index_select",
+)  # fmt: skip
+POINTWISE = targets(
+    "mul", "imul", "div", "truediv", "itruediv", "sigmoid", "silu", "gelu", "relu", "tanh", "softplus", "elu",
+    "exp", "log", "neg", "abs", "pow", "square", "sqrt", "rsqrt", "reciprocal", "where", "masked_fill",
+    "clamp", "clamp_min", "nan_to_num", "dropout", "native_dropout", "hardtanh", "erf", "sin", "cos",
+    "maximum", "minimum",
+)  # fmt: skip
+NORM = targets(
+    "rms_norm", "_fused_rms_norm", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
+    "normalize", "mean", "sum", "var", "var_mean", "norm", "linalg_vector_norm", "amax",
+)  # fmt: skip
+ALIASING = LAYOUT | TRANSPOSE | SELECT
+
+PASS_THROUGH = TRANSPOSE | CAST | COPY | LAYOUT | SELECT | POINTWISE | NORM
+COMBINE = targets("add", "iadd", "sub", "isub", "rsub", "addcmul", "lerp")
+SOFTMAX = targets("softmax", "_softmax", "_safe_softmax")
+MATMUL = targets("matmul", "imatmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "tensordot")
+TOKEN_MIXER = targets("conv1d", "convolution", "cumsum")
+
+ATTENTION = targets(
+    "scaled_dot_product_attention", "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_attention_math",
+    "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_fused_attention_overrideable",
+    "_flash_attention_forward", "_efficient_attention_forward",
+) | {torch.ops.higher_order.flex_attention}  # fmt: skip
+
+# Attention kernels of serving engines and of Ascend, where their library is loaded.
+ENGINE_ATTENTION = (
+    "vllm::unified_attention",
+    "vllm::unified_attention_with_output",
+    "vllm::unified_mla_attention",
+    "vllm::unified_mla_attention_with_output",
+    "npu::npu_fusion_attention",
+    "npu::npu_fusion_attention_v2",
+    "npu::npu_fusion_attention_v3",
+    "npu::npu_fused_infer_attention_score",
+    "npu::npu_fused_infer_attention_score_v2",
+    "npu::npu_incre_flash_attention",
+    "npu::npu_prompt_flash_attention",
+    "npu::_npu_paged_attention",
+    "npu::_npu_flash_attention",
+    "npu::npu_ring_mla",
+)

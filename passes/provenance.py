@@ -1,0 +1,102 @@
+"""What a node's metadata says of its origin: module path, fake value, and whether it is a parameter.
+
+Reads the metadata that Dynamo, AOTAutograd and ``torch.export`` leave on nodes; never guesses from names.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+_ROOT = re.compile(r"^[LG]\['[^']*'\](\[\d+\])?")
+_CONTAINER = re.compile(r"\._(?:modules|parameters|buffers)\b")
+_INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
+
+
+def normalise_path(path: str) -> str:
+    """A dotted module path from any spelling that Dynamo or export uses.
+
+    >>> normalise_path("L['self']._modules['layers']._modules['0'].attn")
+    'layers.0.attn'
+    >>> normalise_path("L['args'][0].model.layers.0")
+    'model.layers.0'
+    """
+    path = _CONTAINER.sub("", _ROOT.sub("", path))
+    return _INDEX.sub(r".\1", path).strip(".")
+
+
+def module_path(node: Node) -> str:
+    """Dotted path of the innermost module that ran the node; ``""`` for the root or when unknown."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    return normalise_path(next(reversed(stack.values()))[0])
+
+
+def parent_path(path: str) -> str:
+    """The path of the enclosing module, ``""`` at the top."""
+    return path.rpartition(".")[0]
+
+
+def is_within(path: str, scope: str) -> bool:
+    """Whether ``path`` is ``scope`` or lies below it; everything lies within the root."""
+    return not scope or path == scope or path.startswith(f"{scope}.")
+
+
+def value_of(node: Node) -> Any:
+    """The node's fake value: ``val`` on an ATen graph, ``example_value`` on a Dynamo graph, else None."""
+    return node.meta.get("val", node.meta.get("example_value"))
+
+
+def real_value(node: Node) -> Any:
+    """The real tensor behind a Dynamo placeholder, while Dynamo still holds it; else None."""
+    argument = node.meta.get("grapharg")
+    return None if argument is None else getattr(argument, "example", None)
+
+
+def placeholders(gm: GraphModule) -> list[Node]:
+    """The graph's inputs, in the order in which the callable takes them."""
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def parameter_paths(gm: GraphModule, parameters: Mapping[str, str] | None = None) -> dict[Node, str] | None:
+    """The graph inputs that are parameters, each with its dotted path in the model.
+
+    ``parameters`` maps placeholder names to paths, as an exported program's
+    ``graph_signature.inputs_to_parameters`` does; without it, Dynamo's own record is read. None where the
+    graph keeps no record at all (an ATen graph inside a compiler): there any input may be a parameter.
+    """
+    inputs = placeholders(gm)
+    if parameters is not None:
+        return {node: parameters[node.name] for node in inputs if node.name in parameters}
+    if not any("grapharg" in node.meta for node in inputs):
+        return None
+    return {node: _source_path(node) for node in inputs if isinstance(real_value(node), nn.Parameter)}
+
+
+def _source_path(node: Node) -> str:
+    source = getattr(node, "_dynamo_source", None) or node.meta["grapharg"].source
+    return normalise_path(source.name if isinstance(source.name, str) else source.name())
+
+
+def is_tensor(node: Node) -> bool:
+    """Whether the node yields a tensor, as far as its metadata tells (an unknown value counts as one)."""
+    value = value_of(node)
+    return value is None or isinstance(value, Tensor)
+
+
+def rank_of(node: Node) -> int | None:
+    """Number of dimensions of the node's tensor, None when unknown."""
+    value = value_of(node)
+    return value.dim() if isinstance(value, Tensor) else None
+
+
+def nbytes(node: Node) -> int:
+    """Bytes of the node's tensor when its shape is static, else 0."""
+    value = value_of(node)
+    if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
+        return 0
+    return value.numel() * value.element_size()
