@@ -1,17 +1,38 @@
-"""Pure capture planning: no tensors, no torch."""
+"""Pure capture planning: no tensors, no torch.
 
+How many tokens a decode step can bring, which sizes to capture so that every step has one, and what ranks
+agree on before a step. `docs/capture.md` has the rules and examples.
+"""
+
+from oproj_pass.capture.agreement import GraphMode, StepAgreement, agree_step, encode_step
+from oproj_pass.capture.baselines import vllm_ascend_sizes, vllm_sizes
 from oproj_pass.capture.bounds import StepBound
+from oproj_pass.capture.context_split import ContextSplit
+from oproj_pass.capture.coverage import CoverageComparison, compare_coverage
 from oproj_pass.capture.histogram import Histogram, load_histogram
 from oproj_pass.capture.padding import Padding, PaddingComparison
+from oproj_pass.capture.pcp import dispatch_size
 from oproj_pass.capture.plan import CapturePlan
 from oproj_pass.capture.planner import plan_capture
+from oproj_pass.capture.streams import StreamShape
 
 __all__ = [
     "CapturePlan",
+    "ContextSplit",
+    "CoverageComparison",
+    "GraphMode",
     "Histogram",
     "Padding",
     "PaddingComparison",
+    "StepAgreement",
     "StepBound",
+    "StreamShape",
+    "agree_step",
+    "compare_coverage",
+    "dispatch_size",
+    "encode_step",
     "load_histogram",
     "plan_capture",
+    "vllm_ascend_sizes",
+    "vllm_sizes",
 ]

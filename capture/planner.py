@@ -47,30 +47,21 @@ def plan_capture(
             decode step fits under the ceiling.
     """
     require_platform(platform)
-    ceiling = _ceiling(bound, sizes, max_size, platform)
-    largest = bound.largest_step_within(ceiling)
-    if largest is None:
-        raise ConfigError(
-            f"max_cudagraph_capture_size={ceiling} is below the {bound.decode_query_len} tokens of one "
-            f"decode request (1 + num_speculative_tokens): no decode step could be captured. "
-            f"Raise it to {bound.max_decode_tokens}"
-        )
+    largest = _largest_step(bound, _ceiling(bound, sizes, max_size, platform))
     reasons = _grid_reasons(bound, sizes, largest)
     if budget is None and histogram is None:
         return _plan(bound, platform, reasons, None)
 
     steps = uniform_histogram(bound) if histogram is None else decode_histogram(histogram, bound)
-    engine_sizes = full_graph_sizes(BASELINES[platform](bound, sizes=sizes, max_size=max_size), bound)
-    unbudgeted = sorted(reasons)
     even = None
     if budget is not None:
         require_int("budget", budget, minimum=1)
-        candidates = (
-            unbudgeted if sizes is not None else [step for step in bound.reachable_steps() if step <= largest]
-        )
-        chosen = optimal_sizes(candidates, steps, budget)
+        grid = sorted(reasons)
+        reachable = [step for step in bound.reachable_steps() if step <= largest]
+        chosen = optimal_sizes(reachable if sizes is None else grid, steps, budget)
         reasons = _budget_reasons(chosen, reasons[largest], budget)
-        even = expected_padding(evenly_sampled(unbudgeted, len(chosen)), steps)
+        even = expected_padding(evenly_sampled(grid, len(chosen)), steps)
+    engine_sizes = full_graph_sizes(BASELINES[platform](bound, sizes=sizes, max_size=max_size), bound)
     padding = PaddingComparison(
         plan=expected_padding(sorted(reasons), steps),
         default=expected_padding(engine_sizes, steps),
@@ -94,6 +85,17 @@ def _ceiling(bound: StepBound, sizes: Sequence[int] | None, max_size: int | None
             f"Set only one of max_cudagraph_capture_size and cudagraph_capture_sizes"
         )
     return round_up(max(sizes), bound.decode_query_len)
+
+
+def _largest_step(bound: StepBound, ceiling: int) -> int:
+    largest = bound.largest_step_within(ceiling)
+    if largest is None:
+        raise ConfigError(
+            f"max_cudagraph_capture_size={ceiling} is below the {bound.decode_query_len} tokens of one "
+            f"decode request (1 + num_speculative_tokens): no decode step could be captured. "
+            f"Raise it to {bound.max_decode_tokens}"
+        )
+    return largest
 
 
 def _grid_reasons(bound: StepBound, sizes: Sequence[int] | None, largest: int) -> dict[int, str]:
