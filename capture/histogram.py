@@ -69,7 +69,10 @@ def _from_json(text: str, source: str) -> Histogram:
         raise ConfigError(f"{source}: is not valid JSON: {error}") from error
     if isinstance(content, list):
         return Counter(_require_step(entry, source) for entry in content)
-    return {_parse_step(key, source): weight for key, weight in content.items()}
+    histogram = {_parse_step(key, source): weight for key, weight in content.items()}
+    if len(histogram) != len(content):
+        raise ConfigError(f"{source}: two keys name the same step; keys are {', '.join(map(repr, content))}")
+    return histogram
 
 
 def _from_lines(text: str, source: str) -> Histogram:
