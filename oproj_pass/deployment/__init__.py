@@ -1,0 +1,19 @@
+"""The serving deployment and its rules: may it shard o_proj, and if not, why and what to change."""
+
+from oproj_pass.deployment.check import check_deployment
+from oproj_pass.deployment.graph_mode import CUDAGraphMode
+from oproj_pass.deployment.model import Deployment
+from oproj_pass.deployment.preemption import PreemptionAction, PreemptionOutcome, PreemptionPolicy
+from oproj_pass.deployment.report import DeploymentReport, Finding, Severity
+
+__all__ = [
+    "CUDAGraphMode",
+    "Deployment",
+    "DeploymentReport",
+    "Finding",
+    "PreemptionAction",
+    "PreemptionOutcome",
+    "PreemptionPolicy",
+    "Severity",
+    "check_deployment",
+]

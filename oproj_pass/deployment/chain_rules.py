@@ -1,0 +1,70 @@
+"""The rules on the KV connector chain: rule 10 of the table, and two facts that the table is silent about.
+
+16: a connector's own tp and dp sizes agree with the deployment. 17: a connector that works between layers
+needs piecewise graphs. Both hold without the o_proj knob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from oproj_pass.deployment.connectors import Connector
+from oproj_pass.deployment.facts import Facts
+from oproj_pass.deployment.finegrained import KNOB
+from oproj_pass.deployment.report import Finding, Severity
+
+__all__ = ["connector_sizes_agree", "layerwise_needs_piecewise", "preempt_offload_connector"]
+
+OFFLOAD_CONNECTOR = "PreemptOffloadConnector"
+
+
+def preempt_offload_connector(facts: Facts) -> Iterator[Finding]:
+    """Rule 10: a preempted request must find its KV cache again without the prefill node."""
+    names = [connector.name for connector in facts.connectors]
+    if facts.splits and OFFLOAD_CONNECTOR not in names:
+        remedy = f"Combine the transfer connector and {OFFLOAD_CONNECTOR} under a MultiConnector."
+        required = f"a chain that holds {OFFLOAD_CONNECTOR} with {KNOB}={facts.oproj}"
+        yield Finding(10, Severity.ERROR, "kv_transfer_config.kv_connector", names, required, remedy)
+
+
+def connector_sizes_agree(facts: Facts) -> Iterator[Finding]:
+    """16: the tp_size and dp_size that a connector states for this node are the deployment's.
+
+    A consumer's own side is `decode`, a producer's is `prefill`; the other side describes the peer.
+    """
+    deployment = facts.deployment
+    expected = {"tp_size": "tensor_parallel_size", "dp_size": "data_parallel_size"}
+    for connector in facts.connectors:
+        for side in _own_sides(connector):
+            stated = connector.extra_config.get(side)
+            if not isinstance(stated, Mapping):
+                continue
+            for key, field in expected.items():
+                actual = getattr(deployment, field)
+                if key in stated and stated[key] != actual:
+                    path = f"{connector.path}.kv_connector_extra_config.{side}.{key}"
+                    remedy = f"Set {path} ({connector.name}) and {field} to the same number."
+                    required = f"{field}, which is {actual}"
+                    yield Finding(16, Severity.ERROR, path, stated[key], required, remedy)
+
+
+def _own_sides(connector: Connector) -> tuple[str, ...]:
+    return ("prefill",) * connector.is_producer + ("decode",) * connector.is_consumer
+
+
+def layerwise_needs_piecewise(facts: Facts) -> Iterator[Finding]:
+    """17: full graphs replay without Python: a hook between layers is skipped, KV cache is read too early.
+
+    `use_layerwise` says that the hooks are at work. A connector that is layerwise by name pushes from the
+    producer and leaves them idle on a pure consumer, where full graphs are in common use: a warning there.
+    """
+    if not facts.graph_mode.has_full_graphs:
+        return
+    for connector in facts.connectors:
+        by_setting = connector.extra_config.get("use_layerwise") in (True, 1, "true", "True")
+        if by_setting or "layerwise" in connector.name.lower():
+            certain = by_setting or connector.is_producer
+            severity = Severity.ERROR if certain else Severity.WARNING
+            required = f"PIECEWISE with the layerwise connector {connector.name} at {connector.path}"
+            remedy = "Set cudagraph_mode to PIECEWISE, or use a connector that does not work layer by layer."
+            yield Finding(17, severity, "cudagraph_mode", facts.graph_mode.name, required, remedy)

@@ -1,0 +1,147 @@
+"""The serving deployment, in vLLM's own field names.
+
+Decides what a well-formed deployment is (names and types); whether it may shard o_proj is for the rules. The
+fine-grained sizes stay as written, because an unusable size is a finding of rule 1 beside all the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from oproj_pass.deployment import loaders
+from oproj_pass.deployment.flatten import flatten
+from oproj_pass.deployment.graph_mode import CompilationMode, CUDAGraphMode, effective_graph_mode, parse_mode
+from oproj_pass.errors import ConfigError
+
+__all__ = ["Deployment"]
+
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("a boolean is not a number")
+    return value
+
+
+_Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
+_CountOrZero = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+_GraphMode = Annotated[CUDAGraphMode, BeforeValidator(lambda value: parse_mode(CUDAGraphMode, value))]
+_CompileMode = Annotated[CompilationMode, BeforeValidator(lambda value: parse_mode(CompilationMode, value))]
+
+
+class Deployment(BaseModel):
+    """One serving deployment.
+
+    Every keyword is a field below, a field's `vllm serve` spelling, or one of vLLM's sections:
+    `compilation_config` and `speculative_config` (flattened into the fields), `hf_config` (the model's
+    config.json). `additional_config` and `kv_transfer_config` are kept whole. Sections may be JSON strings.
+    Other engine arguments are accepted and not kept; any other name is an error with a suggestion.
+
+    The defaults are those of vLLM's config classes. The server picks other `max_num_seqs` and
+    `max_num_batched_tokens` by device, so state them, or read the deployment with `from_vllm`.
+
+    Raises:
+        ConfigError: an unknown name, or a value of the wrong type.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tensor_parallel_size: _Count = 1
+    data_parallel_size: _Count = 1
+    pipeline_parallel_size: _Count = 1
+    prefill_context_parallel_size: _Count = 1
+    max_num_seqs: _Count = 128
+    max_num_batched_tokens: _Count = 2048
+    num_speculative_tokens: _CountOrZero = 0
+    enforce_eager: bool = False
+    cudagraph_mode: _GraphMode | None = None
+    cudagraph_capture_sizes: tuple[_Count, ...] | None = None
+    max_cudagraph_capture_size: _CountOrZero | None = None
+    compilation_mode: _CompileMode | None = None
+    compilation_backend: str | None = None
+    kv_transfer_config: dict[str, Any] | None = None
+    additional_config: dict[str, Any] = Field(default_factory=dict)
+    num_attention_heads: _Count | None = None
+    head_dim: _Count | None = None
+    hidden_size: _Count | None = None
+    is_moe: bool | None = None
+    device_type: str = "npu"
+
+    def __init__(self, **fields: Any) -> None:
+        flat = flatten(fields, type(self).model_fields)
+        try:
+            super().__init__(**flat)
+        except ValidationError as error:
+            raise ConfigError(_describe(error)) from None
+        self._refuse_contradictions()
+
+    def _refuse_contradictions(self) -> None:
+        """Refuse what vLLM itself refuses, so that a capture plan exists for every deployment."""
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ConfigError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}, required: at least max_num_seqs "
+                f"({self.max_num_seqs}), one token a request. Raise it or lower max_num_seqs."
+            )
+        sizes, ceiling = self.cudagraph_capture_sizes, self.max_cudagraph_capture_size
+        if sizes and ceiling is not None and ceiling != max(sizes):
+            raise ConfigError(
+                f"max_cudagraph_capture_size is {ceiling}, required: the largest of cudagraph_capture_sizes "
+                f"({max(sizes)}), or nothing. Give one of the two."
+            )
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Deployment:
+        """Build a deployment from one mapping, in any spelling that the constructor takes."""
+        return cls(**{str(name): value for name, value in fields.items()})
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Deployment:
+        """Read a JSON or YAML file; its `hf_config` may be a path to a config.json, relative to the file."""
+        return cls.from_dict(loaders.read_file(Path(path)))
+
+    @classmethod
+    def from_vllm(cls, vllm_config: Any) -> Deployment:
+        """Read a VllmConfig by attribute, without vLLM installed.
+
+        Read it *after* the platform's `check_and_update_config`, which rewrites graph and compilation modes.
+        """
+        return cls.from_dict(loaders.read_vllm_config(vllm_config))
+
+    @property
+    def effective_cudagraph_mode(self) -> CUDAGraphMode:
+        """The graph mode left after the rewrites of vLLM and of the platform."""
+        return effective_graph_mode(
+            self.cudagraph_mode,
+            enforce_eager=self.enforce_eager,
+            compilation_mode=self.compilation_mode,
+            device_type=self.device_type,
+        )
+
+    @property
+    def oproj_input_size(self) -> int | None:
+        """K = num_attention_heads * head_dim, the input width of o_proj; None without model facts."""
+        if self.num_attention_heads is None or self.head_dim is None:
+            return None
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def recompute_scheduler_enable(self) -> Any:
+        """The recompute scheduler's switch as written.
+
+        Newer releases keep it in `additional_config.scheduler_config`, older ones in `additional_config`.
+        """
+        key, nested = "recompute_scheduler_enable", self.additional_config.get("scheduler_config")
+        if isinstance(nested, Mapping) and key in nested:
+            return nested[key]
+        return self.additional_config.get(key, False)
+
+
+def _describe(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        field = ".".join(str(part) for part in item["loc"])
+        lines.append(f"{field} is {item['input']!r}: {item['msg']}")
+    return "; ".join(lines) + ". Correct the value or remove the field."

@@ -1,0 +1,64 @@
+"""A report for people: lines for terminals, an HTML table for notebooks. Values are never markup."""
+
+from __future__ import annotations
+
+import html
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from oproj_pass.deployment.report import DeploymentReport, Finding
+
+__all__ = ["to_html", "to_rich"]
+
+_COLUMNS = ("rule", "severity", "field", "value", "required", "remedy")
+_STYLES = {"error": "red", "warning": "yellow"}
+
+
+def to_rich(report: DeploymentReport) -> RenderableType:
+    """Return the report as a headline and three lines a finding, which wrap and are never cut."""
+    lines = [Text(_headline(report), style="green" if report.ok else "red")]
+    for finding in report.findings:
+        severity = finding.severity.value
+        title = f"rule {finding.rule} {severity}: {finding.field} is {finding.value!r}"
+        lines.append(Text(title, style=_STYLES[severity]))
+        lines.append(Text(f"    required: {finding.required}"))
+        lines.append(Text(f"    remedy:   {finding.remedy}"))
+    lines += [Text(f"not judged: {reason}", style="dim") for reason in report.not_judged]
+    return Group(*lines)
+
+
+def to_html(report: DeploymentReport) -> str:
+    """Return the report as one HTML fragment."""
+    parts = [f"<p><b>{html.escape(_headline(report))}</b></p>"]
+    if report.findings:
+        rows = [_html_row("td", _cells(finding)) for finding in report.findings]
+        parts.append(f"<table>{_html_row('th', _COLUMNS)}{''.join(rows)}</table>")
+    parts += [f"<p>not judged: {html.escape(line)}</p>" for line in report.not_judged]
+    return "".join(parts)
+
+
+def _headline(report: DeploymentReport) -> str:
+    verdict = "may start" if report.ok else "refused"
+    return (
+        f"{verdict}: {len(report.errors)} error(s), {len(report.warnings)} warning(s); "
+        f"oproj_tensor_parallel_size={report.oproj_tensor_parallel_size}, "
+        f"cudagraph_mode={report.cudagraph_mode}"
+    )
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    return (
+        str(finding.rule),
+        finding.severity.value,
+        finding.field,
+        repr(finding.value),
+        finding.required,
+        finding.remedy,
+    )
+
+
+def _html_row(tag: str, cells: tuple[str, ...]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

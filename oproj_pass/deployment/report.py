@@ -1,0 +1,106 @@
+"""What a check found: findings in the rules' order, and what is left of the knob after them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oproj_pass.deployment import render
+from oproj_pass.deployment.graph_mode import CUDAGraphMode
+from oproj_pass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+__all__ = ["DeploymentReport", "Finding", "Severity"]
+
+
+class Severity(enum.Enum):
+    """ERROR refuses the start; WARNING lets it go on."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One violated rule: the field at fault, its value, what is required and what to do about it."""
+
+    rule: int
+    severity: Severity
+    field: str
+    value: Any
+    required: str
+    remedy: str
+
+    @property
+    def message(self) -> str:
+        """The finding as one line of text."""
+        return f"rule {self.rule}: {self.field} is {self.value!r}, required: {self.required}. {self.remedy}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the finding as JSON-ready values."""
+        value = (
+            self.value if isinstance(self.value, (str, int, float, bool, type(None))) else repr(self.value)
+        )
+        return {
+            "rule": self.rule,
+            "severity": self.severity.value,
+            "field": self.field,
+            "value": value,
+            "required": self.required,
+            "remedy": self.remedy,
+        }
+
+
+@dataclass(frozen=True)
+class DeploymentReport:
+    """Every finding of one check.
+
+    `oproj_tensor_parallel_size` is the size that will run: 0 when rule 13 turned the knob off or when the
+    size itself is unusable. `cudagraph_mode` is the mode left after platform rewrites. `not_judged` names the
+    rules that could not be decided, and the fact that each is missing.
+    """
+
+    findings: tuple[Finding, ...]
+    oproj_tensor_parallel_size: int
+    cudagraph_mode: CUDAGraphMode
+    not_judged: tuple[str, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that refuse the start."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that let the start go on."""
+        return tuple(finding for finding in self.findings if finding.severity is Severity.WARNING)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the deployment may start."""
+        return not self.errors
+
+    def raise_if_errors(self) -> None:
+        """Raise one ConfigError that lists every error; warnings pass."""
+        if self.errors:
+            lines = "\n".join(f"  - {finding.message}" for finding in self.errors)
+            raise ConfigError(f"{len(self.errors)} deployment rule(s) violated:\n{lines}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return {
+            "ok": self.ok,
+            "oproj_tensor_parallel_size": self.oproj_tensor_parallel_size,
+            "cudagraph_mode": self.cudagraph_mode.name,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "not_judged": list(self.not_judged),
+        }
+
+    def __rich__(self) -> RenderableType:
+        return render.to_rich(self)
+
+    def _repr_html_(self) -> str:
+        return render.to_html(self)

@@ -1,0 +1,76 @@
+"""Every subset of violations is reported completely, in the table's order, and once."""
+
+import copy
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oproj_pass.deployment import Deployment, check_deployment
+
+
+def _connectors(fields):
+    return fields["kv_transfer_config"]["kv_connector_extra_config"]["connectors"]
+
+
+def _peer_sizes(fields):
+    sizes = {"tp_size": 7}
+    _connectors(fields)[0]["kv_connector_extra_config"] |= {"prefill": sizes, "decode": sizes}
+
+
+# rule -> a change that violates it and no other rule, except where `_ALSO` and `_HIDES` say so
+VIOLATIONS = {
+    1: lambda f: f["additional_config"]["finegrained_tp_config"].update(wo_proj_tensor_parallel_size=2),
+    2: lambda f: f.update(tensor_parallel_size=2),
+    3: lambda f: f.update(data_parallel_size=12),
+    4: lambda f: f["kv_transfer_config"].update(kv_role="kv_producer"),
+    5: lambda f: f["additional_config"].update(recompute_scheduler_enable=False),
+    6: lambda f: f.update(is_moe=False),
+    7: lambda f: f.update(num_attention_heads=5, head_dim=100),
+    8: lambda f: f.update(cudagraph_mode="NONE"),
+    9: lambda f: f.update(prefill_context_parallel_size=2),
+    10: lambda f: _connectors(f).pop(),
+    11: lambda f: f.update(prefill_context_parallel_size=2, cudagraph_mode="FULL"),
+    12: lambda f: f.update(pipeline_parallel_size=2),
+    13: lambda f: f.update(max_num_seqs=600),
+    16: _peer_sizes,
+    17: lambda f: _connectors(f)[0]["kv_connector_extra_config"].update(use_layerwise=True),
+}
+_ALSO = {11: {9}}  # PCP is what both are about
+_HIDES = {8: {13, 17}}  # nothing is captured, nothing is replayed
+EXEMPT_AT_ONE = {7, 8, 9, 10, 13}  # rule 14, and any width falls into one slice
+NEED_THE_KNOB = set(VIOLATIONS) - {1, 6, 11, 16, 17}
+
+
+def _findings(valid, chosen, size):
+    fields = copy.deepcopy(valid)
+    fields["additional_config"]["finegrained_tp_config"]["oproj_tensor_parallel_size"] = size
+    for rule in chosen:
+        VIOLATIONS[rule](fields)
+    return [finding.rule for finding in check_deployment(Deployment(**fields)).findings]
+
+
+def _subsets(rules):
+    """Subsets without two changes of one field."""
+    return st.sets(st.sampled_from(sorted(rules))).filter(lambda chosen: not {8, 11} <= chosen)
+
+
+def _expected(chosen):
+    expected = set(chosen).union(*(_ALSO.get(rule, set()) for rule in chosen))
+    return sorted(expected - {hidden for rule in chosen for hidden in _HIDES.get(rule, ())})
+
+
+@given(chosen=_subsets(VIOLATIONS))
+def test_reports_exactly_the_violated_rules_in_order(valid_fields, chosen):
+    assert _findings(valid_fields, chosen, size=8) == _expected(chosen)
+
+
+@given(chosen=_subsets(VIOLATIONS))
+def test_exempts_size_one_from_the_rules_of_a_real_split(valid_fields, chosen):
+    # any number of ranks is a multiple of 1, so rule 3 holds as well
+    expected = [rule for rule in _expected(chosen) if rule not in EXEMPT_AT_ONE | {3}]
+    assert _findings(valid_fields, chosen, size=1) == expected
+
+
+@given(chosen=_subsets(NEED_THE_KNOB))
+def test_finds_nothing_when_the_knob_is_off(valid_fields, chosen):
+    assert _findings(valid_fields, chosen, size=0) == []
