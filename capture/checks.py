@@ -2,7 +2,8 @@
 
 from oproj_pass.errors import ConfigError
 
-PLATFORMS = ("npu", "cuda")
+PLATFORMS = {"npu": "vllm-ascend", "cuda": "vLLM"}
+"""Each platform whose capture defaults are known, and the engine that sets them."""
 
 
 def require_int(field: str, value: object, *, minimum: int) -> int:

@@ -39,9 +39,9 @@ def test_no_other_plan_of_the_same_length_pads_less(candidates, weights, budget)
 
 
 @given(st.integers(1, 40), st.integers(40, 160), st.integers(0, 3), st.integers(1, 8), st.integers(1, 99))
-def test_a_budgeted_plan_never_pads_more_than_even_sampling(seqs, tokens, drafts, budget, seed):
+def test_a_budgeted_plan_never_pads_more_than_even_sampling(seqs, tokens, drafts, budget, factor):
     bound = StepBound(seqs, tokens, drafts)
-    histogram = {step: (step * seed) % 7 + 1 for step in bound.reachable_steps()}
+    histogram = {step: (step * factor) % 7 + 1 for step in bound.reachable_steps()}
     plan = plan_capture(bound, budget=budget, histogram=histogram)
     assert plan.covers
     assert len(plan.sizes) <= budget
@@ -57,6 +57,13 @@ def test_a_skewed_histogram_moves_the_sizes():
     )
     assert uniform.sizes[-1] == skewed.sizes[-1] == 100
     assert skewed.sizes[1] < uniform.sizes[1]
+    assert skewed.padding.plan.tokens < skewed.padding.even.tokens
+
+
+def test_steps_that_all_run_eager_leave_the_ends_of_the_grid():
+    plan = plan_capture(StepBound(600, 8192), budget=6, histogram={600: 1})
+    assert plan.sizes == (1, 512)
+    assert plan.padding.plan.eager_percent == 100
 
 
 def test_captures_no_size_that_saves_nothing():
