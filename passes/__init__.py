@@ -1,1 +1,22 @@
 """Everything that reads or rewrites an FX graph."""
+
+from oproj_pass.passes.exchange import Exchange
+from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
+from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
+from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan, shard_of
+from oproj_pass.passes.sites import NearMiss, Projection, find_projections
+
+__all__ = [
+    "Exchange",
+    "Fingerprint",
+    "GraphPass",
+    "NearMiss",
+    "PassRecord",
+    "Projection",
+    "ShardOProj",
+    "ShardPlan",
+    "find_projections",
+    "fingerprint",
+    "run_passes",
+    "shard_of",
+]

@@ -1,0 +1,196 @@
+"""The Dynamo backend ``oproj_npu``: shard, then hand the graph to any other backend by name.
+
+1. Find the projections and decide (``policy``); rewrite the graph (``ShardOProj``).
+2. Compare the rewritten graph with the group's other ranks.
+3. Cut each weight's slice and release the full weight, layer by layer.
+4. Compile with the inner backend; at each call, put the slices in the weights' places.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch._dynamo.backends.registry import list_backends, lookup_backend
+from torch._dynamo.exc import InvalidBackend, ShortenTraceback
+from torch.fx import GraphModule, Node
+
+from oproj_pass.config import OProjConfig
+from oproj_pass.errors import ConfigError, OProjError, WeightReleasedError
+from oproj_pass.graph_agreement import agree_on_graph, report_failure
+from oproj_pass.groups import ShardGroup, shard_group, world_size
+from oproj_pass.passes import PassRecord, ShardOProj, fingerprint, run_passes
+from oproj_pass.passes.ops import registered
+from oproj_pass.passes.provenance import placeholders
+from oproj_pass.policy import GraphPolicy
+from oproj_pass.released import Layout, ReleasedParameter
+from oproj_pass.store import ShardStore
+from oproj_pass.weight_guards import accept_released
+
+logger = logging.getLogger(__name__)
+
+_STORE = ShardStore()  # physical memory of this process, shared by all its compiled graphs
+_INNER_BY_DEVICE = {"npu": "npugraph_ex", "cuda": "inductor"}
+
+Compiled = Callable[..., Any]
+
+
+def oproj_npu(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | OProjConfig | None = None,
+    **fields: Any,
+) -> Compiled:
+    """Compile a Dynamo graph with its attention output projections sharded over a group of ranks.
+
+    Registered as the Dynamo backend ``oproj_npu``; ``options`` are the fields of ``OProjConfig`` (vLLM passes
+    them as keyword arguments). Raises an ``OProjError`` for every refusal, with the model left as it was.
+    """
+    with _errors_as_they_are():
+        config = OProjConfig.from_options(options if options is not None else fields)
+        inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
+        inner = _inner_backend(config, inputs)
+        if config.oproj_tensor_parallel_size == 0:
+            _require_unreleased(inputs, None)
+            return inner(gm, list(example_inputs))
+        return _compile(gm, inputs, config, inner)
+
+
+def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiled) -> Compiled:
+    _require_inlined_modules(gm)
+    policy = GraphPolicy(gm, inputs, config, _STORE)
+    try:
+        (record,) = run_passes(gm, list(inputs.values()), [_sharding_pass(policy, config)])
+        _require_unreleased(inputs, record if policy.group else None)
+    except OProjError as error:
+        _tell_peers(error, policy.group, config)
+        raise
+    _log(record, policy.group)
+    if policy.group is None:
+        _record_readers(inputs, ())
+        return inner(gm, list(inputs.values()))
+    agree_on_graph(policy.group, fingerprint(gm))
+    return _bind(gm, inputs, record, policy.group, config, inner)
+
+
+def _sharding_pass(policy: GraphPolicy, config: OProjConfig) -> ShardOProj:
+    return ShardOProj(
+        policy,
+        include=config.include,
+        exclude=config.exclude,
+        attention_ops=registered(*config.attention_ops),
+    )
+
+
+def _bind(
+    gm: GraphModule,
+    inputs: dict[Node, Any],
+    record: PassRecord,
+    group: ShardGroup,
+    config: OProjConfig,
+    inner: Compiled,
+) -> Compiled:
+    """Put each weight's slice in its place, now and at every call of the compiled graph."""
+    sites = {site.weight: site for site in record.matches}
+    _record_readers(inputs, sites)
+    positions = {node: position for position, node in enumerate(inputs)}
+    bindings = []
+    for weight, site in sites.items():
+        layout = Layout(site.gemm.contraction_dim, group)
+        slice_of = _releasing(layout, site.path) if config.release_weights else layout.slice_of
+        inputs[weight] = slice_of(inputs[weight])
+        bindings.append((positions[weight], slice_of))
+    accept_released(sites)
+    return ShardedGraph(inner(gm, list(inputs.values())), bindings)
+
+
+def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
+    return lambda weight: _STORE.shard_of(weight, layout, path)
+
+
+class ShardedGraph:
+    """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
+
+    def __init__(self, inner: Compiled, bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]]) -> None:
+        self.inner = inner
+        self.bindings = tuple(bindings)
+
+    def __call__(self, *args: Any) -> Any:
+        """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
+        inputs = list(args)
+        for position, slice_of in self.bindings:
+            inputs[position] = slice_of(inputs[position])
+        return self.inner(*inputs)
+
+
+def _inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiled:
+    name = config.inner_backend
+    if name == "auto":
+        devices = {value.device.type for value in inputs.values() if isinstance(value, Tensor)}
+        name = next((_INNER_BY_DEVICE[device] for device in _INNER_BY_DEVICE if device in devices), "eager")
+    try:
+        return lookup_backend(name)  # type: ignore[no-any-return]
+    except InvalidBackend:
+        raise ConfigError(
+            f"option inner_backend = {name!r}: no Dynamo backend of that name. "
+            f"Known: {', '.join(sorted(list_backends(())))}"
+        ) from None
+
+
+def _require_inlined_modules(gm: GraphModule) -> None:
+    if any(node.op == "call_module" for node in gm.graph.nodes):
+        raise ConfigError(
+            "the graph calls modules as a whole, so their weights cannot be exchanged for slices: set "
+            "torch._dynamo.config.inline_inbuilt_nn_modules = True (the default)."
+        )
+
+
+def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
+    """A weight that another graph released must not be read in full by this one."""
+    sites = {site.weight for site in record.matches} if record else set()
+    for node, value in inputs.items():
+        if type(value) is ReleasedParameter and node not in sites:
+            raise WeightReleasedError(
+                f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
+                "another graph was compiled. Untie the two, or exclude that projection."
+            )
+
+
+def _record_readers(inputs: Mapping[Node, Any], sites: Any) -> None:
+    _STORE.record_readers(
+        (value, node.name)
+        for node, value in inputs.items()
+        if isinstance(value, nn.Parameter) and node not in sites
+    )
+
+
+def _tell_peers(error: OProjError, group: ShardGroup | None, config: OProjConfig) -> None:
+    """Peers may have no error of their own: bring them this one instead of leaving them waiting."""
+    size = config.oproj_tensor_parallel_size
+    if group is None and isinstance(size, int) and size > 1 and world_size(config.group) % size == 0:
+        group = shard_group(size, config.group, config.timeout)
+    if group is not None:
+        report_failure(group, error)
+
+
+def _log(record: PassRecord, group: ShardGroup | None) -> None:
+    what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
+    total = sum(site.nbytes for site in {site.weight: site for site in record.matches}.values())
+    logger.info("%d output projections %s, %.1f MB of full weights", len(record.matches), what, total / 1e6)
+    for miss in record.near_misses:
+        logger.warning("%s is left alone: %s", miss.path, miss.reason)
+
+
+@contextmanager
+def _errors_as_they_are() -> Iterator[None]:
+    """Let Dynamo raise our errors under their own type instead of wrapping them."""
+    try:
+        yield
+    except ShortenTraceback:
+        raise
+    except OProjError as error:
+        kind = type(error)
+        passing = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
+        raise passing(*error.args).with_traceback(error.__traceback__) from error.__cause__

@@ -1,0 +1,119 @@
+"""The backend's options: ``torch.compile(model, backend="oproj_npu", options={...})``.
+
+Validates what can be judged without a model; what needs the graph or the process group is checked where they
+are at hand.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from torch.distributed import ProcessGroup
+
+from oproj_pass.capture import CapturePlan
+from oproj_pass.errors import ConfigError
+
+
+class OProjConfig(BaseModel):
+    """How to shard attention output projections. Immutable; a wrong field raises ``ConfigError``.
+
+    oproj_tensor_parallel_size: ranks that share one projection, N. ``"auto"``: the largest of 8, 4, 2 that
+        divides the world and every K. 0: off, the graph is untouched. 1: report only.
+    inner_backend: the Dynamo backend that compiles the rewritten graph. ``"auto"``: ``npugraph_ex`` on npu,
+        ``inductor`` on cuda, ``eager`` on cpu.
+    group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
+    include, exclude: module-path globs (``"model.layers.*"``).
+    attention_ops: custom operators (``"library::name"``) that count as attention.
+    expected_sites: raise unless each compiled graph holds exactly this many projections.
+    release_weights: free the full weights once their slices are cut.
+    reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
+    check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
+    plan: the capture plan in force; one that does not cover the largest step turns sharding off.
+    timeout: seconds that a rank waits for its peers to bring the same graph.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    oproj_tensor_parallel_size: int | Literal["auto"] = "auto"
+    inner_backend: str = "auto"
+    group: ProcessGroup | None = None
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    attention_ops: tuple[str, ...] = ()
+    expected_sites: int | None = Field(default=None, ge=0)
+    release_weights: bool = True
+    reduce_dtype: torch.dtype | None = None
+    check_uniform: bool = False
+    plan: CapturePlan | None = None
+    timeout: float = Field(default=600.0, gt=0)
+
+    def __init__(self, **options: Any) -> None:
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise ConfigError(_explain(error)) from None
+
+    @classmethod
+    def from_options(cls, options: "Mapping[str, Any] | OProjConfig | None") -> "OProjConfig":
+        """The configuration behind ``torch.compile``'s ``options``, or an already built one."""
+        if isinstance(options, cls):
+            return options
+        if options is not None and not isinstance(options, Mapping):
+            raise ConfigError(f"options must be a mapping or OProjConfig, got {type(options).__name__}")
+        return cls(**(options or {}))
+
+    @field_validator("oproj_tensor_parallel_size", mode="before")
+    @classmethod
+    def _whole_number_of_ranks(cls, value: Any) -> Any:
+        if value == "auto":
+            return value
+        if isinstance(value, bool) or not str(value).isdigit():
+            raise ValueError("required: 'auto' or a whole number of ranks, 0 (off) or more")
+        return int(value)
+
+    @field_validator("include", "exclude", "attention_ops", mode="before")
+    @classmethod
+    def _several_strings(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("attention_ops")
+    @classmethod
+    def _qualified_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name.count("::") != 1:
+                raise ValueError(
+                    f"required: qualified operator names such as 'vllm::attention', got {name!r}"
+                )
+        return value
+
+    @field_validator("inner_backend")
+    @classmethod
+    def _not_itself(cls, value: str) -> str:
+        if value == "oproj_npu":
+            raise ValueError("oproj_npu cannot compile its own output: name another Dynamo backend")
+        return value
+
+    @field_validator("reduce_dtype", mode="before")
+    @classmethod
+    def _floating_type(cls, value: Any) -> Any:
+        dtype = getattr(torch, value.removeprefix("torch."), None) if isinstance(value, str) else value
+        if dtype is None and value is None:
+            return None
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
+            raise ValueError("required: float16, bfloat16, float32 or float64, the types collectives can sum")
+        return dtype
+
+
+def _explain(error: ValidationError) -> str:
+    return "\n".join(_explain_one(dict(item)) for item in error.errors())
+
+
+def _explain_one(item: dict[str, Any]) -> str:
+    field = ".".join(str(part) for part in item["loc"][:1])
+    if item["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(field, OProjConfig.model_fields, n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(OProjConfig.model_fields)}"
+        return f"unknown option {field!r}: {hint}"
+    return f"option {field} = {item['input']!r}: {item['msg'].removeprefix('Value error, ')}"

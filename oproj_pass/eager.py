@@ -1,0 +1,74 @@
+"""Says why a step is running eager, for the error that refuses it.
+
+Looks at the live Python stack and at Dynamo's own caches; decides nothing.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+import torch
+from torch._dynamo import config as dynamo_config
+from torch._dynamo import eval_frame
+
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def eager_cause() -> str:
+    """One sentence: what made the code that calls this run outside a compiled graph, and the remedy."""
+    frames = list(user_frames_in_compiled_call())
+    if not _within_compiled_call():
+        return "the model was called outside torch.compile. Call the compiled model."
+    if (stance := eval_frame._stance.stance) != "default":
+        return f"torch.compiler.set_stance({stance!r}) is in force. Reset the stance to 'default'."
+    for frame in frames:
+        limit = dynamo_config.recompile_limit
+        if len(eval_frame._debug_get_cache_entry_list(frame.f_code)) >= limit:
+            return (
+                f"Dynamo's recompile limit ({limit}) is reached for {_describe(frame)}. "
+                "Capture fewer shapes, mark the row dimension dynamic, or raise "
+                "torch._dynamo.config.recompile_limit."
+            )
+    where = _describe(frames[0]) if frames else "the model"
+    return (
+        f"a graph break left {where} outside the graph. TORCH_LOGS=graph_breaks shows the break; remove it."
+    )
+
+
+def user_frames_in_compiled_call() -> Iterator[FrameType]:
+    """Python frames between here and the innermost compiled call, torch's own left out; innermost first.
+
+    Empty outside a compiled call, and while Dynamo compiles the outermost frame of one.
+    """
+    frames = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_compile_wrapper(frame):
+            yield from frames
+            return
+        if not _is_internal(frame):
+            frames.append(frame)
+        frame = frame.f_back
+
+
+def _within_compiled_call() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if _is_compile_wrapper(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_compile_wrapper(frame: FrameType) -> bool:
+    return frame.f_code.co_filename == eval_frame.__file__ and frame.f_code.co_name == "compile_wrapper"
+
+
+def _is_internal(frame: FrameType) -> bool:
+    name = frame.f_code.co_filename
+    return name.startswith((_TORCH, str(Path(__file__).parent), "<eval_with_key>", "<frozen"))
+
+
+def _describe(frame: FrameType) -> str:
+    return f"`{frame.f_code.co_name}` ({frame.f_code.co_filename}:{frame.f_lineno})"

@@ -1,0 +1,106 @@
+"""Which ranks share a projection: consecutive ranks of the world, N at a time.
+
+Each group is two process groups over the same ranks: one for the exchange on the device, and one on the CPU
+for agreeing about it, so that a disagreement never meets a half-done exchange.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from weakref import WeakKeyDictionary
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from oproj_pass.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+AUTO_SIZES = (8, 4, 2)
+
+
+@dataclass(frozen=True)
+class ShardGroup:
+    """The ranks that share each projection, as seen from one of them.
+
+    ``ranks``: global ranks in slice order; ``rank``: this process's place among them.
+    """
+
+    device: ProcessGroup
+    control: ProcessGroup
+    ranks: tuple[int, ...]
+    rank: int
+
+    @property
+    def size(self) -> int:
+        """Number of ranks, N."""
+        return len(self.ranks)
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether other processes answer: a ``fake`` group runs alone and has nobody to agree with."""
+        return str(dist.get_backend(self.device)) != "fake"
+
+
+# One pair of process groups per world and size, as every compiled graph asks for it again.
+_GROUPS: "WeakKeyDictionary[ProcessGroup, dict[tuple[int, ...], ShardGroup]]" = WeakKeyDictionary()
+
+
+def world_size(group: ProcessGroup | None) -> int:
+    """Ranks that can share a projection: those of ``group``, else of the world; 1 without a process group."""
+    if group is not None:
+        return group.size()
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def automatic_size(world: int, in_features: Sequence[int]) -> int:
+    """The largest of 8, 4, 2 that divides the world and every K; 1 if none does."""
+    return next((n for n in AUTO_SIZES if world % n == 0 and all(k % n == 0 for k in in_features)), 1)
+
+
+def require_fitting_size(size: int, group: ProcessGroup | None) -> None:
+    """Raise ``ConfigError`` unless groups of ``size`` ranks exactly fill the world (or are ``group``)."""
+    setting = f"oproj_tensor_parallel_size = {size}"
+    if group is None and not (dist.is_available() and dist.is_initialized()):
+        raise ConfigError(
+            f"{setting} needs a process group of {size} ranks or a multiple, and torch.distributed is not "
+            "initialised: call torch.distributed.init_process_group first (torchrun sets its variables), or "
+            "leave the size at 'auto'."
+        )
+    world = world_size(group)
+    if group is not None and size != world:
+        raise ConfigError(f"{setting}, but the given group has {world} ranks: they must be equal.")
+    if world % size:
+        fitting = [n for n in range(1, world + 1) if world % n == 0]
+        raise ConfigError(
+            f"{setting} does not divide the world of {world} ranks. "
+            f"Sizes that do: {', '.join(map(str, fitting))}."
+        )
+
+
+def shard_group(size: int, group: ProcessGroup | None, timeout: float) -> ShardGroup:
+    """This rank's group of ``size``; made on first use, by its members only, and then kept.
+
+    ``timeout``: seconds that a collective on the control group waits for a missing rank.
+    """
+    require_fitting_size(size, group)
+    parent = group if group is not None else dist.group.WORLD
+    assert parent is not None
+    members = dist.get_process_group_ranks(parent)
+    start = members.index(dist.get_rank()) // size * size
+    ranks = tuple(members[start : start + size])
+    known = _GROUPS.setdefault(parent, {})
+    if ranks not in known:
+        known[ranks] = _make(ranks, group, timeout)
+        logger.info("group of %d for output projections: ranks %s", size, list(ranks))
+    return known[ranks]
+
+
+def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) -> ShardGroup:
+    backend = "fake" if str(dist.get_backend(group)) == "fake" else "gloo"
+    control = dist.new_group(
+        ranks, backend=backend, timeout=timedelta(seconds=timeout), use_local_synchronization=True
+    )
+    device = group if group is not None else dist.new_group(ranks, use_local_synchronization=True)
+    return ShardGroup(device, control, ranks, ranks.index(dist.get_rank()))

@@ -1,0 +1,150 @@
+"""Decides, for one captured graph, which projections to shard and over which ranks; refuses what is wrong.
+
+Everything that can be refused is refused here, before any weight or any compiler is touched.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from oproj_pass.config import OProjConfig
+from oproj_pass.eager import user_frames_in_compiled_call
+from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
+from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
+from oproj_pass.passes import Exchange, NearMiss, Projection, ShardPlan
+from oproj_pass.passes.shard_oproj import require_divisible
+from oproj_pass.released import ReleasedParameter
+from oproj_pass.store import ShardStore
+
+logger = logging.getLogger(__name__)
+
+
+class GraphPolicy:
+    """The policy of ``ShardOProj`` for one graph; afterwards ``group`` holds the ranks, None if unsharded."""
+
+    def __init__(
+        self, gm: GraphModule, inputs: Mapping[Node, Any], config: OProjConfig, store: ShardStore
+    ) -> None:
+        self.gm, self.inputs, self.config, self.store = gm, inputs, config, store
+        self.group: ShardGroup | None = None
+
+    def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
+        """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
+        judged = [(site, self._storage_refusal(site, sites)) for site in sites]
+        sites = [site for site, reason in judged if reason is None]
+        near_misses += [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
+        _require_expected(sites, near_misses, self.config.expected_sites)
+        size = self._size(sites)
+        if size <= 1:
+            return ShardPlan(sites, near_misses, None)
+        require_fitting_size(size, self.config.group)
+        require_divisible(sites, size)
+        self._require_sites(sites, near_misses)
+        for site in sites:
+            _require_ready(site, self.inputs[site.weight])
+        self.group = shard_group(size, self.config.group, self.config.timeout)
+        return ShardPlan(sites, near_misses, self._exchange(self.group))
+
+    def _size(self, sites: Sequence[Projection]) -> int:
+        plan = self.config.plan
+        if plan is not None and not plan.covers:
+            logger.warning("o_proj sharding is off: %s", plan.warning)
+            return 0
+        size = self.config.oproj_tensor_parallel_size
+        if isinstance(size, int):
+            return size
+        world, features = world_size(self.config.group), [site.in_features for site in sites]
+        size = automatic_size(world, features)
+        if self.config.group is not None and sites:
+            size = world
+        logger.info(
+            "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)",
+            size,
+            world,
+            sorted(set(features)),
+        )
+        return size
+
+    def _exchange(self, group: ShardGroup) -> Exchange:
+        return Exchange(
+            size=group.size,
+            group_name=group.device.group_name,
+            reduce_dtype=self.config.reduce_dtype,
+            control_group_name=group.control.group_name if self.config.check_uniform else None,
+        )
+
+    def _storage_refusal(self, site: Projection, sites: Sequence[Projection]) -> str | None:
+        weight = self.inputs[site.weight]
+        if not isinstance(weight, Tensor) or type(weight) is ReleasedParameter:
+            return None
+        storage = weight.untyped_storage()
+        if not weight.is_meta and storage.nbytes() > weight.numel() * weight.element_size():
+            return "has a weight that is a view into a larger storage"
+        taken = {other.weight for other in sites}
+        for node, value in self.inputs.items():
+            if node not in taken and isinstance(value, Tensor) and _same_storage(value, storage):
+                return f"has a weight that shares its storage with `{node.name}`"
+        reader = self.store.reader_of(weight)
+        return (
+            None if reader is None else f"has a weight that another compiled graph reads in full (`{reader}`)"
+        )
+
+    def _require_sites(self, sites: Sequence[Projection], near_misses: Sequence[NearMiss]) -> None:
+        reason = getattr(self.gm, "compile_subgraph_reason", None)
+        broken = bool(reason is not None and reason.graph_break)
+        lost = next((miss for miss in near_misses if miss.left_by_graph_break), None)
+        if broken and lost is not None:
+            raise EagerStepError(
+                f"{lost.path}: a graph break separates this attention from its projection, which would then "
+                f"run unsharded. The break: {reason.reason.splitlines()[0]}. Remove it, or compile with "
+                "fullgraph=True to see it as an error."
+            )
+        is_part = broken or any(user_frames_in_compiled_call())
+        if not sites and not is_part:
+            self._refuse_empty(near_misses)
+
+    def _refuse_empty(self, near_misses: Sequence[NearMiss]) -> None:
+        message = f"no attention output projection to shard. {_listed('Near misses', near_misses)}"
+        if self.config.oproj_tensor_parallel_size != "auto":
+            raise SiteMismatchError(
+                f"oproj_tensor_parallel_size = {self.config.oproj_tensor_parallel_size}, but the graph holds "
+                f"{message} Set it to 0, or register the model's attention operator in `attention_ops`."
+            )
+        logger.warning("the graph holds %s", message)
+
+
+def _same_storage(value: Tensor, storage: torch.UntypedStorage) -> bool:
+    return value.untyped_storage()._cdata == storage._cdata
+
+
+def _require_expected(
+    sites: Sequence[Projection], near_misses: Sequence[NearMiss], expected: int | None
+) -> None:
+    if expected is not None and len(sites) != expected:
+        raise SiteMismatchError(
+            f"expected_sites = {expected}, found {len(sites)}. "
+            f"{_listed('Found', [site.path for site in sites])} {_listed('Near misses', near_misses)}"
+        )
+
+
+def _listed(title: str, items: Sequence[Any]) -> str:
+    lines = [f"{item.path}: {item.reason}" if isinstance(item, NearMiss) else str(item) for item in items]
+    return f"{title}: {'; '.join(lines) if lines else 'none'}."
+
+
+def _require_ready(site: Projection, weight: Tensor) -> None:
+    if weight.is_meta:
+        raise ConfigError(
+            f"{site.path}: its weight is on the meta device and has no values to shard. Load the weights "
+            "first, or use oproj_pass.explain, which needs none."
+        )
+    if weight.requires_grad and torch.is_grad_enabled():
+        raise ConfigError(
+            f"{site.path}: its weight requires grad and grad mode is on; a sharded weight cannot be trained. "
+            "Run the step under torch.inference_mode() or torch.no_grad(), or call "
+            "model.requires_grad_(False)."
+        )

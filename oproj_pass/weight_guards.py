@@ -1,0 +1,43 @@
+"""Replaces Dynamo's guards on sharded weights by one that a released parameter passes too.
+
+Dynamo guards a parameter's exact type. Releasing changes the type, so without this every layer that shares a
+compiled graph would recompile once, and the ninth would run eager. The new guard checks what the graph relies
+on: shape, strides, type and device of the full weight, released or not.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+from torch._guards import Guard, TracingContext
+from torch.fx import Node
+
+from oproj_pass.released import ReleasedParameter, Signature
+
+
+def accept_released(weights: Iterable[Node]) -> None:
+    """Relax the guards of these placeholders; does nothing outside a Dynamo compilation."""
+    context = TracingContext.try_get()
+    if context is None:
+        return
+    guards = context.guards_context.dynamo_guards
+    for weight in weights:
+        source = getattr(weight, "_dynamo_source", None)
+        if source is not None:
+            guards.remove_guards_with_source(source)
+            guards.add(Guard(source, _guard_signature))
+
+
+def _guard_signature(builder: Any, guard: Guard) -> None:
+    expected = signature_of(builder.get(guard))
+    description = [f"{guard.name} has the signature {expected}, released or not"]
+    builder.get_guard_manager(guard).add_lambda_guard(
+        lambda value: isinstance(value, nn.Parameter) and signature_of(value) == expected,
+        description,
+        guard.user_stack,
+    )
+
+
+def signature_of(weight: Any) -> Signature:
+    """The signature of a weight's full values."""
+    return weight.shard.signature if type(weight) is ReleasedParameter else Signature.of(weight)

@@ -1,0 +1,79 @@
+"""A graph's collectives in order, as text that ranks can compare.
+
+Two ranks whose graphs issue different collectives hang, or exchange garbage; comparing this text first turns
+that into an error that names the first difference. The comparison's own communication is the caller's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from oproj_pass.passes.provenance import module_path, value_of
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """One line per collective: operation, input type and shape, group ranks and module path."""
+
+    lines: tuple[str, ...]
+
+
+def fingerprint(gm: GraphModule) -> Fingerprint:
+    """The functional collectives of ``gm`` in the order in which they run; symbolic sizes become ``?``."""
+    return Fingerprint(tuple(_describe(node) for node in gm.graph.nodes if is_collective(node)))
+
+
+def is_collective(node: Node) -> bool:
+    """Whether the node starts a functional collective (``wait_tensor`` only ends one)."""
+    target = node.target
+    return (
+        isinstance(target, torch._ops.OpOverload)
+        and target.namespace == "_c10d_functional"
+        and target is not torch.ops._c10d_functional.wait_tensor.default
+    )
+
+
+def first_difference(by_rank: Mapping[int, Fingerprint]) -> str | None:
+    """In words, where the ranks' collectives first differ; None if they are the same."""
+    if len(set(by_rank.values())) <= 1:
+        return None
+    for index in range(max(len(print_.lines) for print_ in by_rank.values())):
+        found = {rank: _line(print_, index) for rank, print_ in by_rank.items()}
+        if len(set(found.values())) > 1:
+            return f"collective {index + 1}: " + "; ".join(
+                f"rank {rank}: {line}" for rank, line in found.items()
+            )
+    return None
+
+
+def _line(print_: Fingerprint, index: int) -> str:
+    return print_.lines[index] if index < len(print_.lines) else "none"
+
+
+def _describe(node: Node) -> str:
+    target = node.target
+    assert isinstance(target, torch._ops.OpOverload)
+    source = node.all_input_nodes[0]
+    where = module_path(node)
+    return f"{target._opname} {_shape(value_of(source))} over {_group(node)}" + (
+        f" at {where}" if where else ""
+    )
+
+
+def _shape(value: object) -> str:
+    if not isinstance(value, Tensor):
+        return "unknown"
+    sizes = ", ".join(str(size) if isinstance(size, int) else "?" for size in value.shape)
+    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def _group(node: Node) -> str:
+    name = str(node.args[-1])
+    try:
+        return f"ranks {dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(name))}"
+    except (RuntimeError, ValueError, KeyError):  # a graph may be read where its group does not exist
+        return f"group {name!r}"

@@ -1,0 +1,64 @@
+"""Runs passes in order: checks each result, recomputes metadata for what changed, and keeps the record.
+
+Knows no pass by name. A pass is any callable ``(gm, example_inputs) -> PassRecord`` with a ``name``.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch.fx import GraphModule, Node
+
+from oproj_pass.passes.metadata import propagate, value_key
+from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.sites import NearMiss, Projection
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    """What one pass did: what it matched, what it nearly matched, the nodes it made, and its time."""
+
+    name: str
+    matches: tuple[Projection, ...] = ()
+    near_misses: tuple[NearMiss, ...] = ()
+    changed: tuple[Node, ...] = ()
+    seconds: float = 0.0
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether the graph is as it was before."""
+        return not self.changed
+
+
+class GraphPass(Protocol):
+    """The signature every pass has."""
+
+    name: str
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> PassRecord:
+        """Rewrite ``gm`` in place and say what was done."""
+
+
+def run_passes(
+    gm: GraphModule, example_inputs: Sequence[Any], passes: Sequence[GraphPass]
+) -> list[PassRecord]:
+    """Apply each pass to ``gm`` in place; raises what a pass raises, or ``RuntimeError`` for a broken graph."""
+    inputs = placeholders(gm)
+    key = value_key(inputs[0]) if inputs else "val"
+    records = []
+    for number, graph_pass in enumerate(passes, 1):
+        record = graph_pass(gm, example_inputs)
+        if not record.is_clean:
+            propagate(record.changed, key)
+            gm.graph.lint()
+            gm.recompile()
+        logger.info(
+            "pass %d/%d %s: %d matched, %d near misses, %d nodes changed, %.1f ms",
+            number, len(passes), record.name, len(record.matches), len(record.near_misses),
+            len(record.changed), record.seconds * 1e3,
+        )  # fmt: skip
+        records.append(record)
+    return records
