@@ -77,7 +77,8 @@ def recompute_scheduler(facts: Facts) -> Iterator[Finding]:
     enabled = facts.deployment.recompute_scheduler_enable
     if facts.oproj > 0 and enabled not in (True, 1):
         field = "additional_config.recompute_scheduler_enable"
-        yield _error(5, field, enabled, f"true with {KNOB}={facts.oproj}", f"Set it to true, or {KNOB} to 0.")
+        required = f"the boolean true with {KNOB}={facts.oproj}"
+        yield _error(5, field, enabled, required, f"Set it to true, or {KNOB} to 0.")
 
 
 def mixture_of_experts(facts: Facts) -> Iterator[Finding]:

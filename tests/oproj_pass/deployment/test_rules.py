@@ -43,7 +43,7 @@ def test_refuses_with_the_field_and_its_value(check, rule, changes, field, value
 
 
 def test_silent_hang_reports_each_have_their_own_message(check):
-    """vllm-ascend#16967, #15175: a guard on enforce_eager alone let graph mode NONE pass, and the step hung."""
+    """vllm-ascend#16967, #15175: a guard on enforce_eager alone let mode NONE pass, and the step hung."""
     changes = [
         {"cudagraph_mode": "none"},
         {"enforce_eager": True},
