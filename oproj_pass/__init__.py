@@ -1,1 +1,61 @@
-"""Shards attention output projections across data-parallel decode ranks, as a graph pass."""
+"""Shards attention output projections across data-parallel decode ranks, as a graph pass.
+
+    model = torch.compile(model, backend="oproj_npu", options={"oproj_tensor_parallel_size": 8})
+
+The backend is found by its name and needs no import of this package. Names are loaded on first use, so that
+planning and checking, which need no tensors, do not load torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from oproj_pass.errors import (
+    ConfigError,
+    EagerStepError,
+    GroupMismatchError,
+    OProjError,
+    SiteMismatchError,
+    WeightReleasedError,
+)
+
+if TYPE_CHECKING:
+    from oproj_pass.config import OProjConfig
+    from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
+    from oproj_pass.report import ShardReport, shard_report
+    from oproj_pass.state_dict import full_state_dict
+
+_MODULES = {
+    "Deployment": "deployment",
+    "DeploymentReport": "deployment",
+    "OProjConfig": "config",
+    "ShardReport": "report",
+    "check_deployment": "deployment",
+    "full_state_dict": "state_dict",
+    "shard_report": "report",
+}
+
+__all__ = [
+    "ConfigError",
+    "Deployment",
+    "DeploymentReport",
+    "EagerStepError",
+    "GroupMismatchError",
+    "OProjConfig",
+    "OProjError",
+    "ShardReport",
+    "SiteMismatchError",
+    "WeightReleasedError",
+    "check_deployment",
+    "full_state_dict",
+    "shard_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

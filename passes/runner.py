@@ -45,7 +45,7 @@ class GraphPass(Protocol):
 def run_passes(
     gm: GraphModule, example_inputs: Sequence[Any], passes: Sequence[GraphPass]
 ) -> list[PassRecord]:
-    """Apply each pass to ``gm`` in place; raises what a pass raises, or ``RuntimeError`` for a broken graph."""
+    """Apply each pass to ``gm`` in place; raises what a pass raises, ``RuntimeError`` for a broken graph."""
     inputs = placeholders(gm)
     key = value_key(inputs[0]) if inputs else "val"
     records = []

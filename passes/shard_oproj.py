@@ -6,7 +6,7 @@
    changes its meaning, from the full weight to this rank's slice along the summed dimension; so the pass
    composes with any compiler that runs after it. Every rank rewrites alike; only the slices differ.
 
-What it leaves alone: the weights themselves. ``shard_of`` cuts a slice; storing and releasing is the caller's.
+It leaves the weights themselves alone: ``shard_of`` cuts a slice, storing and releasing is the caller's.
 """
 
 import logging
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a policy decided: the sites to rewrite, what is left alone, and the exchange (None: no rewrite)."""
+    """What a policy decided: the sites to rewrite, what is left alone, the exchange (None: no rewrite)."""
 
     sites: Sequence[Projection]
     near_misses: Sequence[NearMiss]

@@ -1,0 +1,54 @@
+"""Gathers a sharded model's full state dict back; loading needs nothing of its own.
+
+``model.load_state_dict(full)`` works on a sharded model as it is: each rank takes its slice of the full
+values (see ``ReleasedParameter``).
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from oproj_pass.errors import GroupMismatchError
+from oproj_pass.released import ReleasedParameter, Shard
+from oproj_pass.report import unwrap
+
+
+def full_state_dict(model: nn.Module) -> dict[str, Any]:
+    """``model.state_dict()`` with every released weight gathered whole, on its own device.
+
+    A collective: every rank of each group must call it. Weights that share storage share it here too. Raises
+    ``GroupMismatchError`` when a rank of the group does not take part within the group's timeout.
+    """
+    values = unwrap(model).state_dict(keep_vars=True)
+    gathered: dict[Shard, Tensor] = {}
+    for value in values.values():
+        if type(value) is ReleasedParameter and value.shard not in gathered:
+            gathered[value.shard] = _gather(value.shard)
+    return {name: _full(value, gathered) for name, value in values.items()}
+
+
+def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
+    if type(value) is ReleasedParameter:
+        return gathered[value.shard]
+    return value.detach() if isinstance(value, Tensor) else value
+
+
+def _gather(shard: Shard) -> Tensor:
+    group = shard.layout.group
+    pieces = [torch.empty_like(shard.tensor) for _ in group.ranks]
+    try:
+        dist.all_gather(pieces, shard.tensor, group=group.device)
+    except RuntimeError as error:
+        raise GroupMismatchError(
+            f"{shard.path}: could not gather the full weight from ranks {list(group.ranks)}: "
+            f"{str(error).splitlines()[0]}. full_state_dict must be called on every rank of the group."
+        ) from error
+    full = torch.empty_strided(
+        shard.signature.shape,
+        shard.signature.stride,
+        dtype=shard.signature.dtype,
+        device=shard.signature.device,
+    )
+    return full.copy_(torch.cat(pieces, dim=shard.layout.dim))
