@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from oproj_pass.capture import StepBound, plan_capture
+from oproj_pass.capture import StepBound, plan_capture, vllm_sizes
+from oproj_pass.capture.baselines import runner_v1_sizes
 from oproj_pass.deployment.connectors import Connector, walk_connectors
 from oproj_pass.deployment.finegrained import FineGrainedSizes, read_sizes
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
@@ -59,13 +60,19 @@ class Facts:
 
     @cached_property
     def largest_captured_size(self) -> int:
-        """Largest size with a graph, judged on the final sizes; 0 where none is captured."""
+        """Largest size with a graph; 0 where none is captured.
+
+        A given list is final: the engine cuts it to the token limit and rounds it to whole requests, and adds
+        nothing. Without one the sizes are planned, and a plan ends in the largest step under its ceiling.
+        """
         deployment, bound = self.deployment, self.bound
-        sizes, ceiling = deployment.cudagraph_capture_sizes, deployment.max_cudagraph_capture_size
-        largest_asked = max(sizes, default=0) if sizes is not None else ceiling
-        if self.graph_mode is CUDAGraphMode.NONE or (
-            largest_asked is not None and largest_asked < min(bound.decode_query_len, bound.max_decode_tokens)
-        ):
+        if self.graph_mode is CUDAGraphMode.NONE:
+            return 0
+        if deployment.cudagraph_capture_sizes is not None:
+            listed = vllm_sizes(bound, sizes=deployment.cudagraph_capture_sizes)
+            return max(runner_v1_sizes(listed, bound), default=0) if listed else 0
+        ceiling = deployment.max_cudagraph_capture_size
+        if ceiling is not None and bound.largest_step_within(ceiling) is None:
             return 0
         platform = "npu" if deployment.device_type == "npu" else "cuda"
-        return plan_capture(bound, sizes=sizes, max_size=ceiling, platform=platform).max_size
+        return plan_capture(bound, max_size=ceiling, platform=platform).max_size

@@ -90,10 +90,7 @@ def _parse(value: Any) -> int | tuple[str, str]:
     if value is None:
         return off_or_more, "Nothing is not a size. Write 0 to switch it off, or remove the key."
     if isinstance(value, bool):
-        return (
-            off_or_more,
-            "A boolean does not say how many ranks. Write the group size, or 0 for off.",
-        )
+        return off_or_more, "A boolean does not say how many ranks. Write the group size, or 0 for off."
     if isinstance(value, str):
         try:
             value = int(value)

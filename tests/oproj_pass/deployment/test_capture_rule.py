@@ -28,6 +28,8 @@ def test_turns_the_knob_off_with_a_warning_and_starts(check, caplog):
         {"max_num_seqs": 600, "cudagraph_capture_sizes": [1, 8, 600]},
         {"max_num_seqs": 600, "max_num_batched_tokens": 600, "max_cudagraph_capture_size": 600},
         {"max_num_seqs": 12},
+        {"max_num_seqs": 12, "cudagraph_capture_sizes": [16, 8]},
+        {"max_num_seqs": 100, "num_speculative_tokens": 1, "cudagraph_capture_sizes": [1, 3, 200]},
         {"max_num_seqs": 100},
         {"max_num_seqs": 6, "num_speculative_tokens": 6, "max_num_batched_tokens": 64},
         {"max_num_seqs": 6, "num_speculative_tokens": 6, "max_num_batched_tokens": 41},
@@ -44,6 +46,11 @@ def test_keeps_the_knob_when_the_largest_step_is_captured(check, changes):
     [
         {"max_num_seqs": 8, "cudagraph_capture_sizes": [3]},
         {"max_num_seqs": 8, "cudagraph_capture_sizes": []},
+        # odd sizes with drafts: 1, 3, 5 become 2, 4, 6 and 199 is rounded past the ceiling
+        {"max_num_seqs": 99, "num_speculative_tokens": 1, "cudagraph_capture_sizes": [1, 3, 5, 199]},
+        # sizes above the token limit are dropped, not lowered to it
+        {"max_num_seqs": 64, "max_num_batched_tokens": 64, "cudagraph_capture_sizes": [8, 128]},
+        {"max_num_seqs": 64, "max_num_batched_tokens": 64, "cudagraph_capture_sizes": [128]},
         {"max_num_seqs": 100, "max_cudagraph_capture_size": 99},
         {"max_num_seqs": 8, "max_cudagraph_capture_size": 0},
         {"max_num_seqs": 8, "num_speculative_tokens": 3, "max_cudagraph_capture_size": 2},
