@@ -13,6 +13,7 @@ Other token mixers (convolutions, scans, linear attention) are followed too, so 
 projections that are *not* attention's. This file decides reachability only; ``sites`` decides what is taken.
 """
 
+import operator
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,14 +23,23 @@ import torch
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes import ops
-from oproj_pass.passes.effects import Aliases, mutated_inputs
-from oproj_pass.passes.gemm import Gemm, match_gemm
-from oproj_pass.passes.provenance import is_within, module_path, parent_path, rank_of, value_of
+from oproj_pass.passes.effects import Dependence, mutated_inputs
+from oproj_pass.passes.gemm import Gemm, is_per_head, match_gemm
+from oproj_pass.passes.provenance import common_path, is_within, module_path, parent_path, rank_of
 
 _Label = TypeVar("_Label")
 _FUNCTIONALIZED = frozenset(
     {torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2}
 )
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a result's way ended without a projection; ``weight`` if it met one in an unknown form."""
+
+    node: Node
+    reason: str
+    weight: Node | None = None
 
 
 @dataclass(eq=False)
@@ -39,7 +49,7 @@ class Attention:
     node: Node
     path: str
     softmax: bool
-    ended_at: list[tuple[Node, str]] = field(default_factory=list)
+    ends: list[End] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -55,6 +65,12 @@ class Reached:
     def is_attention(self) -> bool:
         """Whether a softmax attention reaches it, not only another token mixer."""
         return any(source.softmax for source in self.sources)
+
+    @property
+    def scope(self) -> str:
+        """The module that holds both the attention and this GEMM, ``""`` when it is not known."""
+        paths = {common_path(source.path, self.path) for source in self.sources}
+        return min(paths, key=len) or parent_path(self.path)
 
 
 def trace_attention(
@@ -77,30 +93,20 @@ class _Trace:
         self.attention_ops = attention_ops
         self.attentions: list[Attention] = []
         self.reached: list[Reached] = []
-        self.aliases = Aliases()
-        self.static: set[Node] = set()  # depends on no activation
+        self.dependence = Dependence(parameters)
         self.scores: set[Node] = set()
         self.probabilities: set[Node] = set()
         self.results: dict[Node, frozenset[Attention]] = defaultdict(frozenset)
+        self.written: dict[Node, frozenset[Attention]] = defaultdict(frozenset)  # into the storage of a base
         self.hidden: dict[Node, frozenset[Reached]] = defaultdict(frozenset)
 
     def visit(self, node: Node) -> None:
-        self.aliases.add(node)
-        if self._is_static(node):
-            self.static.add(node)
-        elif node.op == "output":
+        self.dependence.add(node)
+        if node.op == "output":
             self._end(node, "leaves the graph")
-        elif node.op != "placeholder":
+        elif node.op != "placeholder" and self.dependence.is_activation(node):
             self._visit_operation(node)
-            self._spread_to_mutated(node)
-
-    def _is_static(self, node: Node) -> bool:
-        if node.op == "placeholder":
-            is_parameter = self.parameters is not None and node in self.parameters
-            return is_parameter or isinstance(value_of(node), torch.SymInt | int | float)
-        if isinstance(value_of(node), torch.SymInt | int | float | bool):
-            return True
-        return node.op != "output" and all(source in self.static for source in node.all_input_nodes)
+        self._visit_writes(node)
 
     def _visit_operation(self, node: Node) -> None:
         operation = self._operation(node)
@@ -110,22 +116,28 @@ class _Trace:
             self._visit_gemm(gemm)
         elif operation in ops.MATMUL:
             self._visit_matmul(node)
-        elif operation in ops.TOKEN_MIXER:
+        elif operation in ops.TOKEN_MIXER or self._writes_a_step(node):
             self._start(node, softmax=False)
         elif operation in ops.SOFTMAX:
-            if node.args[0] in self.scores:
-                self.probabilities.add(node)
-            self._end(node, "goes into a softmax")
+            self._visit_softmax(node)
         elif operation in ops.COMBINE:
             self._visit_combine(node)
         elif operation in ops.PASS_THROUGH or node.target is getattr:
             self._carry(node, self._activations(node))
         else:
+            self._carry_marks(node)
             self._end(node, "goes into an operation the search does not know")
 
     def _operation(self, node: Node) -> Any:
         operation = ops.operation(node)
         return ops.packet(node.args[0]) if operation in _FUNCTIONALIZED else operation
+
+    def _writes_a_step(self, node: Node) -> bool:
+        """Whether a scan, written as a loop, stores its first step into a fresh buffer."""
+        if node.target is not operator.setitem:
+            return False
+        is_fresh = self.dependence.base(node.args[0]).op != "placeholder"  # type: ignore[arg-type]
+        return is_fresh and not any(map(self._reaching, node.all_input_nodes))
 
     def _is_weight(self, gemm: Gemm) -> bool:
         source = gemm.weight.source
@@ -133,73 +145,104 @@ class _Trace:
         return known and rank_of(source) in (2, None)
 
     def _activations(self, node: Node) -> list[Node]:
-        return [source for source in node.all_input_nodes if source not in self.static]
+        return self.dependence.activations(node)
+
+    def _reaching(self, node: Node) -> frozenset[Attention]:
+        return self.results[node] | self.written[self.dependence.base(node)]
 
     def _start(self, node: Node, *, softmax: bool) -> None:
         self._consume_hidden(node, self._activations(node))
+        self._end(node, "goes into another attention or token mixer")
         attention = Attention(node, module_path(node), softmax)
         self.attentions.append(attention)
         self.results[node] = frozenset([attention])
 
     def _visit_gemm(self, gemm: Gemm) -> None:
         self._consume_hidden(gemm.node, [gemm.input])
-        if self.results[gemm.input]:
-            reached = Reached(gemm, module_path(gemm.node), self.results[gemm.input])
+        if sources := self._reaching(gemm.input):
+            reached = Reached(gemm, module_path(gemm.node), sources)
             self.reached.append(reached)
             self.hidden[gemm.node] = frozenset([reached])
 
     def _visit_matmul(self, node: Node) -> None:
-        activations = self._activations(node)
-        if len(activations) < 2:
-            self._visit_static_matmul(node, activations)
-        elif any(source in self.probabilities for source in activations):
+        factors = self._factors(node)
+        if len(factors) < 2:
+            self._visit_product_with_constant(node, factors)
+        elif any(source in self.probabilities for source in factors):
             self._start(node, softmax=True)
         else:
             self.scores.add(node)
             self._start(node, softmax=False)
 
-    def _visit_static_matmul(self, node: Node, activations: list[Node]) -> None:
-        weights = [source for source in node.all_input_nodes if source in self.static]
-        if any(rank_of(weight) == 2 for weight in weights):
-            self._end(node, "meets a weight in a form that is not in the table of GEMM forms")
-        else:  # one small matrix per head
-            self._carry(node, activations)
+    def _factors(self, node: Node) -> list[Node]:
+        activations = self._activations(node)
+        if not self.dependence.anonymous:
+            return activations
+        # No attention multiplies its result with its cache: a bare graph input is then a per-head weight.
+        carriers = [source for source in activations if self._reaching(source)]
+        inputs = [source for source in activations if self.dependence.base(source).op == "placeholder"]
+        return [source for source in activations if source not in inputs] if carriers else activations
+
+    def _visit_product_with_constant(self, node: Node, factors: list[Node]) -> None:
+        constants = [source for source in node.all_input_nodes if source not in factors]
+        if all(is_per_head(node, weight) for weight in constants):
+            self._carry(node, factors)
+        else:
+            weight = max(constants, key=lambda source: rank_of(source) or 0)
+            self._end(node, "meets a weight in a form that is not in the table of GEMM forms", weight)
+
+    def _visit_softmax(self, node: Node) -> None:
+        if any(source in self.scores for source in self._activations(node)):
+            self.probabilities.add(node)
+        self._end(node, "goes into a softmax")
 
     def _visit_combine(self, node: Node) -> None:
-        activations = self._activations(node)
-        if any(source in self.scores for source in activations):
-            self.scores.add(node)
-        self.results[node] = self._common(self.results, activations)
-        self.hidden[node] = self._common(self.hidden, activations)
+        terms = self._activations(node)
+        self._carry_marks(node)
+        self.results[node] = _common([self._reaching(term) for term in terms]) or self._own_mixers(
+            node, terms
+        )
+        self.hidden[node] = _common([self.hidden[term] for term in terms])
         if not self.results[node]:
             self._end(node, "joins the residual stream")
 
-    @staticmethod
-    def _common(labels: dict[Node, frozenset[_Label]], sources: list[Node]) -> frozenset[_Label]:
-        found = [labels[source] for source in sources]
-        return frozenset().union(*found) if found and all(found) else frozenset()
+    def _own_mixers(self, node: Node, terms: list[Node]) -> frozenset[Attention]:
+        """The mixers without softmax that the summing module ran itself: a recurrence, not the residual."""
+        mixers = frozenset().union(*map(self._reaching, terms))
+        path = module_path(node)
+        return frozenset(mixer for mixer in mixers if path and mixer.path == path and not mixer.softmax)
 
     def _carry(self, node: Node, sources: list[Node]) -> None:
-        self.results[node] = frozenset().union(*(self.results[source] for source in sources))
+        self.results[node] = frozenset().union(*map(self._reaching, sources))
         self.hidden[node] = frozenset().union(*(self.hidden[source] for source in sources))
+        self._carry_marks(node)
+
+    def _carry_marks(self, node: Node) -> None:
         for marked in (self.scores, self.probabilities):
-            if any(source in marked for source in sources):
+            if any(source in marked for source in node.all_input_nodes):
                 marked.add(node)
 
     def _consume_hidden(self, consumer: Node, sources: list[Node]) -> None:
         for reached in frozenset().union(*(self.hidden[source] for source in sources)):
-            scope = parent_path(reached.path)
-            if scope and is_within(module_path(consumer), scope):
+            if reached.scope and is_within(module_path(consumer), reached.scope):
                 reached.feeds = reached.feeds or consumer
 
-    def _end(self, node: Node, reason: str) -> None:
-        for attention in frozenset().union(*(self.results[source] for source in node.all_input_nodes)):
-            attention.ended_at.append((node, reason))
+    def _end(self, node: Node, reason: str, weight: Node | None = None) -> None:
+        if node.users or node.op == "output":  # not a mere check such as `_assert_tensor_metadata`
+            for attention in frozenset().union(*map(self._reaching, node.all_input_nodes)):
+                attention.ends.append(End(node, reason, weight))
 
-    def _spread_to_mutated(self, node: Node) -> None:
-        for target in mutated_inputs(node):
-            others = (source for source in node.all_input_nodes if source is not target)
-            written = self.results[node].union(*(self.results[source] for source in others))
-            for alias in self.aliases.of(target) if written else ():
-                self.static.discard(alias)
-                self.results[alias] |= written
+    def _visit_writes(self, node: Node) -> None:
+        for buffer in mutated_inputs(node):
+            values = [source for source in self._activations(node) if source is not buffer]
+            if values or self.dependence.is_activation(node):
+                self.dependence.write(buffer)
+            returned = self._operation(node) in ops.COMBINE  # its own rule decided on the sum
+            sources = [] if returned else values
+            self.written[self.dependence.base(buffer)] |= self.results[node].union(
+                *map(self._reaching, sources)
+            )
+
+
+def _common(labels: list[frozenset[_Label]]) -> frozenset[_Label]:
+    return frozenset().union(*labels) if labels and all(labels) else frozenset()

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node
 
 from oproj_pass.passes import ops
+from oproj_pass.passes.provenance import rank_of, value_of
 
 aten = torch.ops.aten
 
@@ -38,6 +40,7 @@ FORMS = (
         {"alpha": 1, "beta": 1},
     ),
     GemmForm("mm", ops.targets("mm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),
+    GemmForm("bmm", ops.targets("bmm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),
     GemmForm("matmul", ops.targets("matmul"), (0, "input"), (1, "other"), None, 0, aten.mm.default, {}),
 )  # fmt: skip
 _FORM_OF = {target: form for form in FORMS for target in form.targets}
@@ -57,7 +60,10 @@ class Weight:
 
 @dataclass(frozen=True)
 class Gemm:
-    """A GEMM whose weight is a graph input."""
+    """A GEMM whose weight is a graph input.
+
+    ``operand`` is the 2-D matrix it multiplies; ``copies`` repeat it for a batched product.
+    """
 
     node: Node
     form: GemmForm
@@ -65,6 +71,7 @@ class Gemm:
     operand: Node
     bias: Node | None
     weight: Weight
+    copies: tuple[Node, ...] = ()
 
     @property
     def contraction_dim(self) -> int:
@@ -74,6 +81,12 @@ class Gemm:
     def emit_partial(self, graph: Graph, rows: Node) -> Node:
         """Insert the bias-free product of ``rows`` [R, K/N] with the operand, now a rank's slice: [R, H]."""
         return graph.call_function(self.form.partial, (rows, self.operand))
+
+    def erase(self) -> None:
+        """Remove the node, which nothing may read any more, and the copies made for it alone."""
+        for node in (self.node, *reversed(self.copies)):
+            if not node.users:
+                node.graph.erase_node(node)
 
 
 def match_gemm(node: Node) -> Gemm | None:
@@ -85,8 +98,50 @@ def match_gemm(node: Node) -> Gemm | None:
     bias = _argument(node, form.bias) if form.bias else None
     if not isinstance(x, Node) or not isinstance(operand, Node):
         return None
-    weight = resolve_weight(operand)
-    return None if weight is None else Gemm(node, form, x, operand, bias, weight)
+    copies = _copies_of_a_matrix(operand)
+    matrix = copies[0].args[0] if copies else operand
+    weight = resolve_weight(matrix)  # type: ignore[arg-type]
+    return None if weight is None else Gemm(node, form, x, matrix, bias, weight, copies)  # type: ignore[arg-type]
+
+
+def _copies_of_a_matrix(operand: Node) -> tuple[Node, ...]:
+    """The nodes that repeat a 2-D matrix for every batch entry, as a decomposed linear does, matrix first."""
+    node, copies = operand, []
+    while (
+        (rank_of(node) or 0) > 2 and ops.operation(node) in ops.BROADCAST and _same_matrix(node, node.args[0])
+    ):
+        copies.append(node)
+        node = node.args[0]  # type: ignore[assignment]
+    return tuple(reversed(copies)) if rank_of(node) == 2 else ()
+
+
+def _same_matrix(node: Node, source: Any) -> bool:
+    original = value_of(source) if isinstance(source, Node) else None
+    return original is not None and value_of(node).shape[-2:] == original.shape[-2:]
+
+
+def is_per_head(node: Node, weight: Node) -> bool:
+    """Whether a product applies a small matrix of the constant ``weight`` to each head, and keeps the heads.
+
+    A vector (a bias) does not tell, and counts as if.
+    """
+    value = value_of(weight)
+    if not isinstance(value, Tensor) or value.dim() == 2:
+        return False
+    if value.dim() < 2:
+        return True
+    if ops.operation(node) in ops.EINSUM:
+        return _keeps_batch_index(node, weight)
+    return ops.operation(node) not in ops.TENSORDOT and any(size != 1 for size in value.shape[:-2])
+
+
+def _keeps_batch_index(node: Node, weight: Node) -> bool:
+    equation, *operands = node.args
+    flat = operands[0] if isinstance(operands[0], list | tuple) else operands
+    inputs, _, output = str(equation).replace(" ", "").partition("->")
+    terms = dict(zip(flat, map(set, inputs.split(",")), strict=True))
+    kept = terms.pop(weight).intersection(output, *terms.values())
+    return bool(kept)
 
 
 def is_plain(gemm: Gemm) -> bool:

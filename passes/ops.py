@@ -50,14 +50,15 @@ def _lookup(namespace: str, name: str) -> Any:
 
 
 PERMUTE = targets("permute")
-TRANSPOSE = PERMUTE | targets("t", "transpose", "swapaxes", "swapdims", "adjoint")
-CAST = targets("to", "type_as", "float", "half", "bfloat16", "double", "_to_copy")
+TRANSPOSE = PERMUTE | targets("t", "numpy_T", "mT", "transpose", "swapaxes", "swapdims", "adjoint")
+CAST = targets("to", "type", "type_as", "float", "half", "bfloat16", "double", "_to_copy")
 COPY = targets("contiguous", "clone", "detach", "alias", "lift_fresh")
 LAYOUT = targets(
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "view_as",
     "reshape_as", "expand_as", "movedim", "moveaxis", "repeat", "repeat_interleave", "roll", "pad",
-    "constant_pad_nd", "as_strided",
+    "constant_pad_nd", "as_strided", "slice_scatter", "select_scatter",
 )  # fmt: skip
+BROADCAST = targets("expand", "view", "_unsafe_view", "reshape", "unsqueeze") | COPY | CAST
 SELECT = targets(
     "getitem", "select", "slice", "narrow", "split", "split_with_sizes", "chunk", "unbind", "cat", "concat",
     "concatenate", "stack", "index", "index_select",
@@ -66,18 +67,24 @@ POINTWISE = targets(
     "mul", "imul", "div", "truediv", "itruediv", "sigmoid", "silu", "gelu", "relu", "tanh", "softplus", "elu",
     "exp", "log", "neg", "abs", "pow", "square", "sqrt", "rsqrt", "reciprocal", "where", "masked_fill",
     "clamp", "clamp_min", "nan_to_num", "dropout", "native_dropout", "hardtanh", "erf", "sin", "cos",
-    "maximum", "minimum",
+    "maximum", "minimum", "max", "min",
 )  # fmt: skip
 NORM = targets(
     "rms_norm", "_fused_rms_norm", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
     "normalize", "mean", "sum", "var", "var_mean", "norm", "linalg_vector_norm", "amax",
+)  # fmt: skip
+FACTORY = targets(
+    "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
 )  # fmt: skip
 ALIASING = LAYOUT | TRANSPOSE | SELECT
 
 PASS_THROUGH = TRANSPOSE | CAST | COPY | LAYOUT | SELECT | POINTWISE | NORM
 COMBINE = targets("add", "iadd", "sub", "isub", "rsub", "addcmul", "lerp")
 SOFTMAX = targets("softmax", "_softmax", "_safe_softmax")
-MATMUL = targets("matmul", "imatmul", "mm", "bmm", "baddbmm", "addmm", "einsum", "tensordot")
+EINSUM = targets("einsum")
+TENSORDOT = targets("tensordot")
+MATMUL = EINSUM | TENSORDOT | targets("linear", "matmul", "imatmul", "mm", "bmm", "baddbmm", "addmm")
+INPLACE_OPERATORS = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
 TOKEN_MIXER = targets("conv1d", "convolution", "cumsum")
 
 ATTENTION = targets(

@@ -5,6 +5,7 @@ Reads the metadata that Dynamo, AOTAutograd and ``torch.export`` leave on nodes;
 
 import re
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -41,6 +42,12 @@ def parent_path(path: str) -> str:
     return path.rpartition(".")[0]
 
 
+def common_path(first: str, second: str) -> str:
+    """The innermost module that holds both paths, ``""`` when only the root does."""
+    pairs = zip(first.split("."), second.split("."), strict=False)
+    return ".".join(name for name, _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
 def is_within(path: str, scope: str) -> bool:
     """Whether ``path`` is ``scope`` or lies below it; everything lies within the root."""
     return not scope or path == scope or path.startswith(f"{scope}.")
@@ -55,6 +62,12 @@ def real_value(node: Node) -> Any:
     """The real tensor behind a Dynamo placeholder, while Dynamo still holds it; else None."""
     argument = node.meta.get("grapharg")
     return None if argument is None else getattr(argument, "example", None)
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage:
+    """The tensor's storage, whatever its class overrides."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.untyped_storage()
 
 
 def placeholders(gm: GraphModule) -> list[Node]:

@@ -6,19 +6,26 @@ subclass) makes a near miss instead.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from oproj_pass.passes.attention import Attention, Reached, trace_attention
 from oproj_pass.passes.gemm import Gemm, is_plain
-from oproj_pass.passes.provenance import nbytes, parameter_paths, real_value, value_of
+from oproj_pass.passes.provenance import (
+    nbytes,
+    parameter_paths,
+    parent_path,
+    real_value,
+    storage_of,
+    value_of,
+)
 
 # Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
 DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", "*medusa*")
@@ -74,22 +81,37 @@ def find_projections(
     """
     paths = parameter_paths(gm, parameters)
     attentions, reached = trace_attention(gm, paths, attention_ops)
+    outputs = _without_hidden_layers(attentions, reached)
     sites, misses = [], []
-    for candidate in reached:
+    for candidate in outputs:
         reason = _refusal(candidate, include, exclude)
         if reason is None:
             sites.append(_projection(candidate, paths))
-        elif candidate.feeds is None or not candidate.is_attention:
+        else:
             misses.append(NearMiss(candidate.path, reason, nbytes(candidate.gemm.weight.source)))
-    sites, shared = _split_by_readers(sites)
-    return sites, [*misses, *shared, *_unreached(attentions, reached)]
+    sites, shared = _split_by_readers(sites, paths)
+    return sites, [*misses, *shared, *_unserved(attentions, outputs, reached)]
+
+
+def _without_hidden_layers(attentions: list[Attention], reached: list[Reached]) -> list[Reached]:
+    """The GEMMs that end an attention's module.
+
+    One that feeds another GEMM of the module is a gate, an adapter or an MLP's first layer, unless it is all
+    that its attention reaches there: then the module projects in two steps, and the first is taken.
+    """
+    starts = {attention.node for attention in attentions}
+    served = {source for candidate in reached if candidate.feeds is None for source in candidate.sources}
+
+    def is_first_of_two(candidate: Reached) -> bool:
+        own = all(source.path == parent_path(candidate.path) for source in candidate.sources)
+        return own and candidate.feeds not in starts and served.isdisjoint(candidate.sources)
+
+    return [candidate for candidate in reached if candidate.feeds is None or is_first_of_two(candidate)]
 
 
 def _refusal(candidate: Reached, include: Sequence[str], exclude: Sequence[str]) -> str | None:
     if not candidate.is_attention:
         return "follows a token mixer without softmax attention (convolution, scan or linear attention)"
-    if candidate.feeds is not None:
-        return f"feeds `{candidate.feeds.name}` of the same module: a hidden layer, not an output projection"
     return _policy_refusal(candidate.path, include, exclude) or _weight_refusal(candidate.gemm)
 
 
@@ -113,11 +135,19 @@ def _weight_refusal(gemm: Gemm) -> str | None:
         return "scales its product or bias (alpha or beta is not 1)"
     if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
         return "has no static weight shape in the graph's metadata"
-    if is_traceable_wrapper_subclass(real if real is not None else value):
-        return f"has a weight of type {type(real).__name__}, a tensor subclass with its own dispatch"
+    if (subclass := _dispatching_subclass(value if real is None else real)) is not None:
+        return f"has a weight of type {subclass.__name__}, a tensor subclass with its own dispatch"
     if not value.is_floating_point() or value.element_size() < 2:
         return f"has a {value.dtype} weight, a quantisation scheme that is not supported"
+    if real is not None and storage_of(real).nbytes() > nbytes(gemm.weight.source):
+        return "has a weight that is a part of a larger storage, which cannot be released"
     return None
+
+
+def _dispatching_subclass(tensor: Tensor) -> type | None:
+    kind = type(tensor)
+    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
+    return kind if own else None
 
 
 def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Projection:
@@ -136,12 +166,17 @@ def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Project
     )
 
 
-def _split_by_readers(sites: list[Projection]) -> tuple[list[Projection], list[NearMiss]]:
+def _split_by_readers(
+    sites: list[Projection], paths: Mapping[Node, str] | None
+) -> tuple[list[Projection], list[NearMiss]]:
     """Keep the sites whose weight nothing else reads; a weight at several sites is one shard."""
     by_weight = defaultdict(list)
     for site in sites:
         by_weight[site.weight].append(site)
-    strangers = {weight: _other_reader(weight, users) for weight, users in by_weight.items()}
+    aliases = _aliases(by_weight, paths)
+    strangers = {
+        weight: _other_reader(weight, users) or aliases.get(weight) for weight, users in by_weight.items()
+    }
     kept = [site for site in sites if strangers[site.weight] is None]
     misses = [
         NearMiss(site.path, f"has a weight that is also read by {strangers[site.weight]}", site.nbytes)
@@ -151,28 +186,45 @@ def _split_by_readers(sites: list[Projection]) -> tuple[list[Projection], list[N
     return kept, misses
 
 
+def _aliases(weights: Collection[Node], paths: Mapping[Node, str] | None) -> dict[Node, str]:
+    """Per weight over whose storage lies another parameter, no projection's weight, that one's path."""
+    others = {
+        storage_of(real)._cdata: path
+        for node, path in (paths or {}).items()
+        if node not in weights and (real := real_value(node)) is not None
+    }
+    stored = {weight: real for weight in weights if (real := real_value(weight)) is not None}
+    shared = {weight: others.get(storage_of(real)._cdata) for weight, real in stored.items()}
+    return {weight: f"`{path}`" for weight, path in shared.items() if path is not None}
+
+
 def _other_reader(weight: Node, sites: list[Projection]) -> str | None:
-    expected = {(site.gemm.node, site.gemm.operand) for site in sites}
-    inner = {node for site in sites for node in site.gemm.weight.chain}
+    read = {(site.gemm.node, (weight, *site.gemm.weight.chain, *site.gemm.copies)[-1]) for site in sites}
+    inner = {node for site in sites for node in (*site.gemm.weight.chain, *site.gemm.copies)}
     if len({site.gemm.contraction_dim for site in sites}) > 1:
         return "another projection that sums over its other dimension"
     for node in (weight, *inner):
         for user in node.users:
-            if user not in inner and ((user, node) not in expected or user.all_input_nodes.count(node) > 1):
+            if user not in inner and ((user, node) not in read or user.all_input_nodes.count(node) > 1):
                 return f"`{user.name}`"
     return None
 
 
-def _unreached(attentions: list[Attention], reached: list[Reached]) -> list[NearMiss]:
-    served = {source for candidate in reached for source in candidate.sources}
-    return [_lost(attention) for attention in attentions if attention.softmax and attention not in served]
+def _unserved(attentions: list[Attention], outputs: list[Reached], reached: list[Reached]) -> list[NearMiss]:
+    served = {source for candidate in outputs for source in candidate.sources}
+    hidden = {source: candidate for candidate in reached for source in candidate.sources}
+    lost = [attention for attention in attentions if attention.softmax and attention not in served]
+    return [_lost(attention, hidden.get(attention)) for attention in lost]
 
 
-def _lost(attention: Attention) -> NearMiss:
+def _lost(attention: Attention, hidden: Reached | None) -> NearMiss:
     path = attention.path or attention.node.name
-    if not attention.ended_at:
+    if hidden is not None and hidden.feeds is not None:
+        return NearMiss(path, f"its result only reaches `{hidden.path}`, which feeds `{hidden.feeds.name}`")
+    if not attention.ends:
         return NearMiss(path, "its result is not used")
-    node, what = attention.ended_at[0]
-    where = "" if node.op == "output" else f" at `{node.name}`"
-    reason = f"its result {what}{where} before it meets a projection"
-    return NearMiss(path, reason, left_by_graph_break=node.op == "output")
+    end = attention.ends[0]
+    left = end.node.op == "output"
+    where = "" if left else f" at `{end.node.name}`"
+    reason = f"its result {end.reason}{where} before it meets a projection"
+    return NearMiss(path, reason, nbytes(end.weight) if end.weight else 0, left_by_graph_break=left)
