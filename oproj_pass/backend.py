@@ -59,7 +59,6 @@ def oproj_npu(
 
 
 def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiled) -> Compiled:
-    _require_inlined_modules(gm)
     policy = GraphPolicy(gm, inputs, config, _STORE)
     try:
         (record,) = run_passes(gm, list(inputs.values()), [_sharding_pass(policy, config)])
@@ -139,14 +138,6 @@ def _inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiled:
         ) from None
 
 
-def _require_inlined_modules(gm: GraphModule) -> None:
-    if any(node.op == "call_module" for node in gm.graph.nodes):
-        raise ConfigError(
-            "the graph calls modules as a whole, so their weights cannot be exchanged for slices: set "
-            "torch._dynamo.config.inline_inbuilt_nn_modules = True (the default)."
-        )
-
-
 def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
     """A weight that another graph released must not be read in full by this one."""
     sites = {site.weight for site in record.matches} if record else set()
@@ -183,14 +174,20 @@ def _log(record: PassRecord, group: ShardGroup | None) -> None:
         logger.warning("%s is left alone: %s", miss.path, miss.reason)
 
 
+class _Unwrapped(ShortenTraceback):
+    """What Dynamo raises as it is; anything else it wraps in ``BackendCompilerFailed``."""
+
+    def __init__(self, *args: Any) -> None:
+        Exception.__init__(self, *args)
+        self.first_useful_frame = None
+
+
 @contextmanager
 def _errors_as_they_are() -> Iterator[None]:
-    """Let Dynamo raise our errors under their own type instead of wrapping them."""
+    """Let our errors reach the caller of the compiled model under their own type."""
     try:
         yield
-    except ShortenTraceback:
-        raise
     except OProjError as error:
         kind = type(error)
-        passing = type(kind.__name__, (kind, ShortenTraceback), {"__module__": kind.__module__})
-        raise passing(*error.args).with_traceback(error.__traceback__) from error.__cause__
+        unwrapped = type(kind.__name__, (_Unwrapped, kind), {"__module__": kind.__module__})
+        raise unwrapped(*error.args).with_traceback(error.__traceback__) from error.__cause__

@@ -5,14 +5,13 @@ Looks at the live Python stack and at Dynamo's own caches; decides nothing.
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 
-import torch
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import eval_frame
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-_TORCH = str(Path(torch.__file__).parent)
+_INTERNAL = {"torch", "oproj_pass", "contextlib", "functools"}
 
 
 def eager_cause() -> str:
@@ -22,6 +21,8 @@ def eager_cause() -> str:
         return "the model was called outside torch.compile. Call the compiled model."
     if (stance := eval_frame._stance.stance) != "default":
         return f"torch.compiler.set_stance({stance!r}) is in force. Reset the stance to 'default'."
+    if modes := _get_current_dispatch_mode_stack():
+        return f"{type(modes[-1]).__name__} is active, which turns compiled code off. Leave that mode first."
     for frame in frames:
         limit = dynamo_config.recompile_limit
         if len(eval_frame._debug_get_cache_entry_list(frame.f_code)) >= limit:
@@ -66,8 +67,7 @@ def _is_compile_wrapper(frame: FrameType) -> bool:
 
 
 def _is_internal(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    return name.startswith((_TORCH, str(Path(__file__).parent), "<eval_with_key>", "<frozen"))
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _INTERNAL
 
 
 def _describe(frame: FrameType) -> str:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from oproj_pass.errors import ConfigError
+from oproj_pass.errors import ConfigError, GroupMismatchError
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,16 @@ def shard_group(size: int, group: ProcessGroup | None, timeout: float) -> ShardG
 
 def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) -> ShardGroup:
     backend = "fake" if str(dist.get_backend(group)) == "fake" else "gloo"
-    control = dist.new_group(
-        ranks, backend=backend, timeout=timedelta(seconds=timeout), use_local_synchronization=True
-    )
-    device = group if group is not None else dist.new_group(ranks, use_local_synchronization=True)
-    return ShardGroup(device, control, ranks, ranks.index(dist.get_rank()))
+    rank = dist.get_rank()
+    try:
+        control = dist.new_group(
+            ranks, backend=backend, timeout=timedelta(seconds=timeout), use_local_synchronization=True
+        )
+        device = group if group is not None else dist.new_group(ranks, use_local_synchronization=True)
+    except RuntimeError as error:
+        raise GroupMismatchError(
+            f"rank {rank} could not form the group of ranks {list(ranks)} within {timeout:g} s: "
+            f"{str(error).splitlines()[0]}. A peer died, or did not compile the model with the same "
+            "oproj_tensor_parallel_size."
+        ) from error
+    return ShardGroup(device, control, ranks, ranks.index(rank))

@@ -105,7 +105,7 @@ _PROJECTIONS = {
     F.linear, torch.addmm, torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.addmm,
     torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.t, torch.t, torch.Tensor.T.__get__,  # type: ignore[attr-defined]
 }  # fmt: skip
-_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_GET_DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 class ReleasedParameter(nn.Parameter):
@@ -124,9 +124,14 @@ class ReleasedParameter(nn.Parameter):
         """Metadata passes, a write goes to the shard, anything else raises."""
         if torch.compiler.is_compiling() or func in _METADATA:
             return super().__torch_function__(func, types, args, kwargs or {})
+        if func == _GET_DATA:  # so that ``p.data.copy_(new)`` is a write, and nothing else can read
+            return args[0]
         if func in (_SET_DATA, torch.Tensor.copy_) and type(args[0]) is ReleasedParameter:
             return _write(func, args[0], args[1])
         raise _refusal(func, next(_released((args, kwargs))).shard)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise _refusal(torch.save, self.shard)
 
     def __repr__(self, **_: Any) -> str:
         shape, dtype = tuple(self.shard.signature.shape), self.shard.signature.dtype

@@ -38,10 +38,11 @@ def emit_scatter(graph: Graph, x: Node, in_features: int, exchange: Exchange, pa
     The wire format is flat, since one Ascend kernel reads element counts as row counts.
     """
     size, part = exchange.size, in_features // exchange.size
+    rows = x
     if exchange.control_group_name is not None:
         check = torch.ops.oproj_pass.check_rows.default
-        x = graph.call_function(check, (x, exchange.control_group_name, path))
-    packed = graph.call_function(aten.reshape.default, (x, [-1, size, part]))
+        rows = graph.call_function(check, (x, exchange.control_group_name, path))
+    packed = graph.call_function(aten.reshape.default, (rows, [-1, size, part]))
     packed = graph.call_function(aten.permute.default, (packed, [1, 0, 2]))
     flat = graph.call_function(aten.reshape.default, (packed, [-1]))
     splits = [_elements_per_rank(graph, x, flat, size)] * size

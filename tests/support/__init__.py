@@ -1,0 +1,1 @@
+"""What several test folders share: small models and pools of gloo ranks."""
