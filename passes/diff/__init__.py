@@ -1,0 +1,7 @@
+"""What a pass did to a graph: matched nodes, folded hunks, as text, as a page, as data."""
+
+from oproj_pass.passes.diff.graph_diff import GraphDiff, diff_graphs
+from oproj_pass.passes.diff.record import snapshot
+from oproj_pass.passes.diff.snapshot import GraphSnapshot
+
+__all__ = ["GraphDiff", "GraphSnapshot", "diff_graphs", "snapshot"]

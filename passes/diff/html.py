@@ -1,0 +1,112 @@
+"""Builds the page of a diff, and the frame that shows it in a notebook.
+
+Decides how much the page holds. It loads nothing: its policy forbids every request and lets only the
+script and the style that are part of it run. What is over budget is counted on the page, and printed in
+full by `to_text`.
+"""
+
+import base64
+import hashlib
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING
+
+from oproj_pass.passes.diff.markup import Markup, element
+from oproj_pass.passes.diff.sections import group_section, summary_section
+
+if TYPE_CHECKING:
+    from oproj_pass.passes.diff.graph_diff import GraphDiff
+
+__all__ = ["notebook_frame", "render_page"]
+
+# A page of these sizes is about 3 MB, and a drawing of more nodes is no longer read.
+_MAX_DRAWN_NODES = 1500
+_MAX_DRAWN_NODES_OF_HUNK = 150
+_MAX_LINES = 3000
+_MAX_LINES_OF_HUNK = 400
+_MAX_SECTIONS = 500
+_LEGEND = ("added", "removed", "changed", "moved", "kept")
+
+
+def render_page(diff: "GraphDiff") -> str:
+    """The whole document."""
+    style, script = _asset("page.css"), _asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    head = element(
+        "head",
+        None,
+        element("meta", {"charset": "utf-8"}),
+        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
+        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
+        element("meta", {"name": "color-scheme", "content": "light dark"}),
+        element("title", None, "Graph diff"),
+        element("style", None, style),
+    )
+    sections = _sections(diff) or [element("p", {"class": "equal"}, "The graphs are equal.")]
+    body = element(
+        "body",
+        None,
+        summary_section(diff),
+        _toolbar() if diff.groups else Markup(""),
+        element("main", None, *sections),
+        element("script", None, script),
+    )
+    return "<!doctype html>\n" + element("html", {"lang": "en"}, head, body) + "\n"
+
+
+def notebook_frame(page: str) -> str:
+    """`page` in a sandboxed frame, which shares neither style nor origin with what is around it."""
+    return (
+        f'<iframe title="Graph diff" sandbox="allow-scripts" srcdoc="{escape(page)}" '
+        'style="width: 100%; height: 640px; border: 0; border-radius: 6px; resize: vertical"></iframe>'
+    )
+
+
+def _sections(diff: "GraphDiff") -> list[Markup]:
+    drawable, lines = _MAX_DRAWN_NODES, _MAX_LINES
+    sections = []
+    for group in diff.groups[:_MAX_SECTIONS]:
+        size = len(group.shown.members) + len(group.shown.context)
+        drawn = size <= min(drawable, _MAX_DRAWN_NODES_OF_HUNK)
+        max_lines = min(lines, _MAX_LINES_OF_HUNK)
+        unfolded = not sections or len(diff.groups) <= 3
+        sections.append(group_section(diff, group, drawn=drawn, max_lines=max_lines, unfolded=unfolded))
+        drawable -= size if drawn else 0
+        lines -= min(max_lines, size)
+    if len(diff.groups) > _MAX_SECTIONS:
+        rest = len(diff.groups) - _MAX_SECTIONS
+        sections.append(element("p", {"class": "equal"}, f"{rest:,} more hunks in to_text()."))
+    return sections
+
+
+def _toolbar() -> Markup:
+    search = {
+        "type": "search",
+        "id": "search",
+        "placeholder": "Search nodes, modules, shapes, source lines",
+        "aria-label": "Search nodes, modules, shapes, source lines",
+        "autocomplete": "off",
+        "spellcheck": "false",
+    }
+    return element(
+        "div",
+        {"class": "toolbar"},
+        element("input", search),
+        element("output", {"id": "found", "for": "search"}),
+        element("button", {"type": "button", "id": "unfold"}, "Unfold all"),
+        element("button", {"type": "button", "id": "fold"}, "Fold all"),
+        element(
+            "ul", {"class": "legend"}, *(element("li", {"class": f"key {kind}"}, kind) for kind in _LEGEND)
+        ),
+    )
+
+
+def _asset(name: str) -> Markup:
+    return Markup(files("oproj_pass.passes.diff").joinpath(name).read_bytes().decode("utf-8"))
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")

@@ -1,0 +1,76 @@
+"""Says where an FX node came from: its target's name, its module path and its source line.
+
+Decides the printed form of all three, so that a Dynamo graph, an exported graph and a saved one name
+the same origin in the same words. Reads `node.meta` only, never the model, and guesses nothing: a node
+without metadata has no module path and no source line.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.fx
+
+__all__ = ["common_path", "generalise_path", "module_path", "source_line", "target_name"]
+
+_ROOT = re.compile(r"^[LG]\[(?:'[^']*'|\"[^\"]*\")\](?:\[\d+\])*")
+_PART = re.compile(r"\['([^']*)'\]|\[\"([^\"]*)\"\]|\[([^\]]*)\]|([^.\[\]]+)")
+_FRAME = re.compile(r'File "(?P<file>[^\n"]*)", line (?P<line>\d+)')
+_WRAPPERS = frozenset({"_modules", "_orig_mod"})
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The innermost module that `node` was traced in, as `layers.0.attn`; empty where it is unknown."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    innermost = list(stack.values())[-1]
+    raw = innermost[0] if isinstance(innermost, tuple) else innermost
+    return _normalise(str(raw))
+
+
+def _normalise(raw: str) -> str:
+    """One spelling for `L['self'].layers[0].attn`, `L['args'][0]._modules['layers']...` and the like."""
+    groups = _PART.findall(_ROOT.sub("", raw.partition("@")[0]))
+    parts = ("".join(group) for group in groups)
+    return ".".join(part for part in parts if part not in _WRAPPERS and not part.startswith("slice("))
+
+
+def source_line(node: torch.fx.Node) -> str:
+    """`file:line` of the innermost frame in `node.meta["stack_trace"]`; empty where there is none."""
+    frames = list(_FRAME.finditer(node.meta.get("stack_trace") or ""))
+    return f"{frames[-1]['file']}:{frames[-1]['line']}" if frames else ""
+
+
+def target_name(target: Any) -> str:
+    """A name for a node's target that is the same in every process, so never an address."""
+    if isinstance(target, str):
+        return target
+    if isinstance(target, torch._ops.OpOverload):
+        return f"torch.ops.{target}"
+    name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
+    if name is None:
+        return f"{type(target).__module__}.{type(target).__qualname__}"
+    # torch.reshape and the operator module know themselves by a private name.
+    name = name.removeprefix("_VariableFunctionsClass.")
+    module = (getattr(target, "__module__", None) or "torch").removeprefix("_")
+    return f"{module}.{name}"
+
+
+def common_path(paths: Iterable[str]) -> str:
+    """The innermost module path that holds every one of `paths`; unknown (empty) ones do not count."""
+    known = [path.split(".") for path in paths if path]
+    if not known:
+        return ""
+    shared = []
+    for parts in zip(*known, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return ".".join(shared)
+
+
+def generalise_path(path: str) -> str:
+    """`path` with every index replaced by `*`: equal for the same place in two equal layers."""
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))

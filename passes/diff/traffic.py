@@ -1,0 +1,58 @@
+"""Says which nodes are collectives, and how many bytes each one moves.
+
+The size of a collective is the one NCCL's performance tests define: its output for an all-gather, its
+input for every other kind. It is what one rank brings, not what crosses a wire. Symbolic sizes stay.
+"""
+
+import math
+import re
+
+import torch
+
+from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
+
+__all__ = ["collective_name", "count_collectives", "payload"]
+
+_COLLECTIVE = re.compile(r"^torch\.ops\._?c10d_functional(?:_autograd)?\.(?P<name>\w+)")
+_WAIT = "wait_tensor"
+
+
+def collective_name(node: NodeSnapshot) -> str | None:
+    """`all_to_all_single` for `_c10d_functional.all_to_all_single.default`; None for all else, waits too."""
+    match = _COLLECTIVE.match(node.target) if node.op == "call_function" else None
+    return match["name"] if match and match["name"] != _WAIT else None
+
+
+def count_collectives(graph: GraphSnapshot) -> dict[str, int]:
+    """Calls of each collective in `graph`."""
+    names = [name for node in graph.nodes if (name := collective_name(node))]
+    return {name: names.count(name) for name in sorted(set(names))}
+
+
+def payload(node: NodeSnapshot, graph: GraphSnapshot) -> str | None:
+    """Bytes that collective `node` of `graph` moves, as `s33*7168*2 B` or `224 KiB`.
+
+    None if it is no collective, or the shape is unknown.
+    """
+    name = collective_name(node)
+    if name is None:
+        return None
+    is_input_size = node.inputs and not name.startswith("all_gather")
+    return _format_size(graph.by_name[node.inputs[0]] if is_input_size else node)
+
+
+def _format_size(node: NodeSnapshot) -> str | None:
+    dtype = getattr(torch, node.dtype or "", None)
+    if node.shape is None or not isinstance(dtype, torch.dtype):
+        return None
+    if all(isinstance(size, int) for size in node.shape):
+        return _binary(math.prod(int(size) for size in node.shape) * dtype.itemsize)
+    sizes = [str(size) if re.fullmatch(r"[\w*]+", str(size)) else f"({size})" for size in node.shape]
+    return "*".join([*sizes, str(dtype.itemsize)]) + " B"
+
+
+def _binary(size: int) -> str:
+    if size < 1024:
+        return f"{size} B"
+    power = min((size.bit_length() - 1) // 10, 4)
+    return f"{size / 1024**power:.4g} {'KMGT'[power - 1]}iB"
