@@ -1,0 +1,29 @@
+"""The decode runtime: agree, dispatch, guard, replay. `docs/runtime.md` has the phases and the refusals."""
+
+from oproj_pass.runtime.agree import AgreedStep
+from oproj_pass.runtime.device_graph import (
+    AcceleratorGraphs,
+    CallableGraphs,
+    DeviceGraphs,
+    Graph,
+    device_graphs,
+)
+from oproj_pass.runtime.exchange import ControlGroup, Replies, StepGroup
+from oproj_pass.runtime.runner import DecodeRunner, Phase
+from oproj_pass.runtime.wire import StepKind, StepRow
+
+__all__ = [
+    "AcceleratorGraphs",
+    "AgreedStep",
+    "CallableGraphs",
+    "ControlGroup",
+    "DecodeRunner",
+    "DeviceGraphs",
+    "Graph",
+    "Phase",
+    "Replies",
+    "StepGroup",
+    "StepKind",
+    "StepRow",
+    "device_graphs",
+]

@@ -1,0 +1,201 @@
+"""Persistent inputs: the tensors that captured graphs read, at addresses that never change.
+
+Each input has one buffer, as large as the largest captured size needs; a smaller size reads the beginning of
+the same memory, contiguous whatever dimension holds the rows. Which inputs have rows, and where, is declared
+and never guessed: a square input, or a table that happens to be as long as the batch, would be padded wrongly.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from oproj_pass.errors import ConfigError
+
+Pad = int | float | bool
+
+
+class RowBuffer:
+    """The memory of one input that has a row for each token."""
+
+    def __init__(self, name: str, example: Tensor, dim: int, pad: Pad, sizes: Iterable[int]) -> None:
+        self.name, self.dim, self.pad, self.dtype = name, dim, pad, example.dtype
+        self.device, self._shape = example.device, tuple(example.shape)
+        sizes = sorted(sizes)
+        flat = torch.empty(self._count(sizes[-1]), dtype=example.dtype, device=example.device)
+        self.views = {size: flat[: self._count(size)].view(self._shape_of(size)) for size in sizes}
+        flat.fill_(pad)
+
+    def rows_of(self, value: Any) -> int:
+        """Rows that ``value`` brings; raises ``ConfigError`` if it cannot fill this buffer."""
+        _require_tensor(self.name, value, self.dtype)
+        shape = tuple(value.shape)
+        rows = shape[self.dim] if len(shape) == len(self._shape) else -1
+        if shape != self._shape_of(rows):
+            wanted = ["num_tokens" if d == self.dim else str(n) for d, n in enumerate(self._shape)]
+            raise ConfigError(
+                f"input {self.name!r} has shape {shape}, required is ({', '.join(wanted)}) as in the example "
+                "it was captured with"
+            )
+        return rows
+
+    def load(self, value: Tensor, rows: int, size: int) -> None:
+        """Copy ``value`` in, and overwrite every row that it does not bring with the pad value."""
+        view = self.views[size]
+        if rows == size:
+            view.copy_(value)
+            return
+        head, tail = view.split_with_sizes([rows, size - rows], self.dim)
+        head.copy_(value)
+        tail.fill_(self.pad)
+
+    def padding(self, rows: int) -> Tensor:
+        """A value of ``rows`` rows of padding."""
+        return torch.full(self._shape_of(rows), self.pad, dtype=self.dtype, device=self.device)
+
+    def _shape_of(self, rows: int) -> tuple[int, ...]:
+        return (*self._shape[: self.dim], rows, *self._shape[self.dim + 1 :])
+
+    def _count(self, rows: int) -> int:
+        return torch.Size(self._shape_of(rows)).numel()
+
+
+class FixedBuffer:
+    """The memory of one tensor input whose shape does not follow the batch, such as a block table."""
+
+    def __init__(self, name: str, example: Tensor) -> None:
+        self.name = name
+        self.tensor = example.clone(memory_format=torch.contiguous_format)
+
+    def require_fitting(self, value: Any) -> None:
+        """Raise ``ConfigError`` unless ``value`` can replace this buffer's contents."""
+        _require_tensor(self.name, value, self.tensor.dtype)
+        if value.shape != self.tensor.shape:
+            raise ConfigError(
+                f"input {self.name!r} has shape {tuple(value.shape)}, captured with "
+                f"{tuple(self.tensor.shape)}, and is declared to have no row dimension. Pass it padded to that "
+                "shape, or declare its row dimension in `rows`"
+            )
+
+
+class PersistentInputs:
+    """All inputs of a callable by name: row buffers, fixed buffers and constants.
+
+    Args:
+        example: a value for every input; row-shaped ones with any number of rows.
+        rows: for each tensor input the dimension that holds the rows, or None if none does.
+        pad: what unused rows hold, 0 unless given (such as -1 for slots, so that padding writes nothing).
+        sizes: the captured sizes.
+
+    Raises:
+        ConfigError: the declaration does not fit the example; names the input.
+    """
+
+    def __init__(
+        self,
+        example: Mapping[str, Any],
+        rows: Mapping[str, int | None],
+        pad: Mapping[str, Pad],
+        sizes: Iterable[int],
+    ) -> None:
+        sizes = tuple(sizes)
+        _require_declared(example, rows, pad)
+        self.rows = {
+            name: RowBuffer(
+                name, example[name], _dimension(name, example[name], dim), pad.get(name, 0), sizes
+            )
+            for name, dim in rows.items()
+            if dim is not None
+        }
+        self.fixed = {name: FixedBuffer(name, example[name]) for name, dim in rows.items() if dim is None}
+        self.constants = {name: value for name, value in example.items() if name not in rows}
+        self._names = frozenset(example)
+        self.count_tokens(example)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the row-shaped inputs live."""
+        return next(iter(self.rows.values())).device
+
+    def count_tokens(self, inputs: Mapping[str, Any]) -> int:
+        """Rows that the inputs bring; raises ``ConfigError`` unless every input fits and all agree."""
+        if inputs.keys() != self._names:
+            raise ConfigError(
+                f"inputs are {sorted(inputs)}, captured with {sorted(self._names)}: bring the same names"
+            )
+        counts = {name: buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()}
+        num_tokens = next(iter(counts.values()))
+        for name, count in counts.items():
+            if count != num_tokens:
+                raise ConfigError(
+                    f"inputs bring different token counts: {', '.join(f'{n} {c}' for n, c in counts.items())}. "
+                    "Every row-shaped input needs one row for each token (a padded draft pads all of them); "
+                    "declare another dimension, or None, in `rows` for one that has other rows"
+                )
+        for name, fixed in self.fixed.items():
+            fixed.require_fitting(inputs[name])
+        return num_tokens
+
+    def changed_constant(self, inputs: Mapping[str, Any]) -> str | None:
+        """The first constant that differs from the captured one, in words; graphs hold the captured one."""
+        for name, captured in self.constants.items():
+            value = inputs[name]
+            if value is not captured and (type(value) is not type(captured) or value != captured):
+                return f"input {name!r} is {value!r}, the graphs were captured with {captured!r}"
+        return None
+
+    def load(self, inputs: Mapping[str, Any], num_tokens: int, size: int) -> None:
+        """Copy the inputs into the memory that the graph of ``size`` reads, padding the other rows."""
+        for name, buffer in self.rows.items():
+            buffer.load(inputs[name], num_tokens, size)
+        for name, fixed in self.fixed.items():
+            fixed.tensor.copy_(inputs[name])
+
+    def arguments(self, size: int) -> dict[str, Any]:
+        """The arguments of a call of ``size`` rows: the persistent tensors and the constants."""
+        return {
+            **{name: buffer.views[size] for name, buffer in self.rows.items()},
+            **{name: fixed.tensor for name, fixed in self.fixed.items()},
+            **self.constants,
+        }
+
+
+def count_rows(inputs: Mapping[str, Any], rows: Mapping[str, int | None]) -> int:
+    """Rows of the first row-shaped input, for runs that need no captured graph."""
+    name, dim = next((name, dim) for name, dim in rows.items() if dim is not None)
+    return int(inputs[name].shape[dim])
+
+
+def _require_tensor(name: str, value: Any, dtype: torch.dtype) -> None:
+    if not isinstance(value, Tensor):
+        raise ConfigError(f"input {name!r} is a {type(value).__name__}, captured as a tensor")
+    if value.dtype is not dtype:
+        raise ConfigError(f"input {name!r} is {value.dtype}, captured with {dtype}")
+
+
+def _require_declared(
+    example: Mapping[str, Any], rows: Mapping[str, int | None], pad: Mapping[str, Pad]
+) -> None:
+    for name in rows:
+        if not isinstance(example.get(name), Tensor):
+            raise ConfigError(f"`rows` declares {name!r}, which is not a tensor among {sorted(example)}")
+    for name, value in example.items():
+        if isinstance(value, Tensor) and name not in rows:
+            raise ConfigError(
+                f"tensor input {name!r} of shape {tuple(value.shape)} is not declared: say in `rows` which of "
+                "its dimensions holds a row for each token, or None if no dimension does"
+            )
+    if all(dim is None for dim in rows.values()):
+        raise ConfigError("`rows` declares no input with rows, so a step has no token count")
+    for name in pad:
+        if rows.get(name) is None:
+            raise ConfigError(f"`pad` gives a value for {name!r}, which has no row dimension in `rows`")
+
+
+def _dimension(name: str, example: Tensor, dim: int) -> int:
+    if not -example.dim() <= dim < example.dim():
+        raise ConfigError(
+            f"`rows` declares dimension {dim} of {name!r}, whose shape is {tuple(example.shape)}"
+        )
+    return dim % example.dim()

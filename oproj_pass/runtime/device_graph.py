@@ -1,0 +1,91 @@
+"""Device graphs behind one protocol: capture a call once, then replay it over the same memory.
+
+``CallableGraphs`` replays by calling again, on any device. ``AcceleratorGraphs`` records real graphs through
+the API that ``torch.cuda`` and ``torch.npu`` share; it was never run on a GPU or an NPU, see docs/runtime.md.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+from oproj_pass.errors import ConfigError
+
+Call = Callable[[], Any]
+
+
+class Graph(Protocol):
+    """One captured call."""
+
+    def replay(self) -> Any:
+        """Run the call again over the memory it was captured with; returns its output."""
+
+
+class DeviceGraphs(Protocol):
+    """Captures calls of one device; all its graphs share one memory pool."""
+
+    def capture(self, call: Call) -> Graph:
+        """Capture ``call``, which has run before and must not compile or allocate anything lasting."""
+
+
+class CallableGraph:
+    """A captured call that is simply called again."""
+
+    def __init__(self, call: Call) -> None:
+        self.replay = call
+
+
+class CallableGraphs:
+    """The graphs of a device without graphs; memory comes from its ordinary allocator."""
+
+    def capture(self, call: Call) -> CallableGraph:
+        """Keep ``call`` for replay."""
+        return CallableGraph(call)
+
+
+class AcceleratorGraph:
+    """A recorded graph and the output it writes to."""
+
+    def __init__(self, graph: Any, output: Any) -> None:
+        self._graph, self._output = graph, output
+
+    def replay(self) -> Any:
+        """Launch the graph on the current stream; the output holds the results once the stream gets there."""
+        self._graph.replay()
+        return self._output
+
+
+class AcceleratorGraphs:
+    """CUDA graphs or NPU graphs, sharing one pool: a replay overwrites the outputs of the one before.
+
+    Args:
+        device: ``torch.cuda`` or ``torch.npu``.
+        graph_type: its graph class, ``CUDAGraph`` or ``NPUGraph``.
+    """
+
+    def __init__(self, device: Any, graph_type: Callable[[], Any]) -> None:
+        self._device, self._graph_type = device, graph_type
+        self.pool = device.graph_pool_handle()
+        self._stream = device.Stream()
+
+    def capture(self, call: Call) -> AcceleratorGraph:
+        """Record ``call`` on a stream of its own, after everything that was launched before."""
+        self._device.synchronize()
+        graph = self._graph_type()
+        with self._device.graph(graph, pool=self.pool, stream=self._stream):
+            output = call()
+        return AcceleratorGraph(graph, output)
+
+
+def device_graphs(device: torch.device) -> DeviceGraphs:
+    """The graphs of a device. Raises ``ConfigError`` for one whose graphs are unknown."""
+    if device.type == "cpu":
+        return CallableGraphs()
+    if device.type == "cuda":
+        return AcceleratorGraphs(torch.cuda, torch.cuda.CUDAGraph)
+    if device.type == "npu":
+        return AcceleratorGraphs(torch.npu, torch.npu.NPUGraph)
+    raise ConfigError(
+        f"no device graphs for {device.type!r}: known are cpu, cuda and npu. Pass `graphs`, an object with a "
+        "`capture(call)` method that returns one with `replay()`"
+    )

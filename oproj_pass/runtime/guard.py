@@ -1,0 +1,44 @@
+"""Refuses a step that no captured graph serves. Called after dispatch, first thing before the step runs.
+
+After dispatch, because an oversize batch leaves by the eager path before any check that runs earlier. Decides
+from the agreed record alone, so all ranks of a group refuse the same step with the same words.
+"""
+
+from oproj_pass.capture import CapturePlan, GraphMode
+from oproj_pass.errors import EagerStepError
+from oproj_pass.runtime.agree import AgreedStep
+
+_WHY = (
+    "All ranks of a group must bring the same number of rows to a sharded output projection, and only a "
+    "replayed graph guarantees it, so every rank refuses the step."
+)
+
+
+def require_replay(step: AgreedStep, size: int | None, plan: CapturePlan) -> None:
+    """Raise ``EagerStepError`` unless the group replays the captured ``size``.
+
+    The message names each rank that cannot replay and why: its own words, or its tokens and the largest size.
+    """
+    if size is not None and step.agreement.mode is not GraphMode.NONE:
+        return
+    raise EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}")
+
+
+def _causes(step: AgreedStep, plan: CapturePlan) -> str:
+    brought = list(zip(step.ranks, step.rows, strict=True))
+    if step.agreement.mode is GraphMode.NONE:
+        refusing = [(rank, row) for rank, row in brought if row.mode is GraphMode.NONE]
+        return " ".join(f"rank {rank} cannot replay: {row.words}." for rank, row in refusing)
+    oversize = [(rank, row) for rank, row in brought if row.num_tokens > plan.max_size]
+    counts = ", ".join(f"rank {rank} brings {row.num_tokens} tokens" for rank, row in oversize)
+    return f"{counts}, the largest captured size is {plan.max_size}. {_remedy(plan)}"
+
+
+def _remedy(plan: CapturePlan) -> str:
+    if plan.warning is not None:
+        return f"The plan does not cover: {plan.warning}."
+    bound = plan.bound
+    return (
+        f"The plan covers decode steps of max_num_seqs = {bound.max_num_seqs} requests of "
+        f"{bound.decode_query_len} tokens: keep prefill on prefill nodes and the scheduler within those limits."
+    )
