@@ -34,6 +34,7 @@ _STORE = ShardStore()  # physical memory of this process, shared by all its comp
 _INNER_BY_DEVICE = {"npu": "npugraph_ex", "cuda": "inductor"}
 
 Compiled = Callable[..., Any]
+Compiler = Callable[[GraphModule, list[Any]], Compiled]
 
 
 def oproj_npu(
@@ -58,7 +59,7 @@ def oproj_npu(
         return _compile(gm, inputs, config, inner)
 
 
-def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiled) -> Compiled:
+def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiler) -> Compiled:
     policy = GraphPolicy(gm, inputs, config, _STORE)
     try:
         (record,) = run_passes(gm, list(inputs.values()), [_sharding_pass(policy, config)])
@@ -89,7 +90,7 @@ def _bind(
     record: PassRecord,
     group: ShardGroup,
     config: OProjConfig,
-    inner: Compiled,
+    inner: Compiler,
 ) -> Compiled:
     """Put each weight's slice in its place, now and at every call of the compiled graph."""
     sites = {site.weight: site for site in record.matches}
@@ -124,13 +125,13 @@ class ShardedGraph:
         return self.inner(*inputs)
 
 
-def _inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiled:
+def _inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiler:
     name = config.inner_backend
     if name == "auto":
         devices = {value.device.type for value in inputs.values() if isinstance(value, Tensor)}
         name = next((_INNER_BY_DEVICE[device] for device in _INNER_BY_DEVICE if device in devices), "eager")
     try:
-        return lookup_backend(name)  # type: ignore[no-any-return]
+        return lookup_backend(name)
     except InvalidBackend:
         raise ConfigError(
             f"option inner_backend = {name!r}: no Dynamo backend of that name. "

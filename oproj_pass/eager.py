@@ -42,7 +42,7 @@ def user_frames_in_compiled_call() -> Iterator[FrameType]:
 
     Empty outside a compiled call, and while Dynamo compiles the outermost frame of one.
     """
-    frames = []
+    frames: list[FrameType] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_compile_wrapper(frame):

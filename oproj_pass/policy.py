@@ -94,8 +94,8 @@ class GraphPolicy:
         )
 
     def _require_sites(self, sites: Sequence[Projection], near_misses: Sequence[NearMiss]) -> None:
-        reason = getattr(self.gm, "compile_subgraph_reason", None)
-        broken = bool(reason is not None and reason.graph_break)
+        reason: Any = getattr(self.gm, "compile_subgraph_reason", None)
+        broken = reason is not None and reason.graph_break
         lost = next((miss for miss in near_misses if miss.left_by_graph_break), None)
         if broken and lost is not None:
             raise EagerStepError(
@@ -118,7 +118,7 @@ class GraphPolicy:
 
 
 def _same_storage(value: Tensor, storage: torch.UntypedStorage) -> bool:
-    return value.untyped_storage()._cdata == storage._cdata
+    return bool(value.untyped_storage()._cdata == storage._cdata)
 
 
 def _require_expected(

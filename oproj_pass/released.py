@@ -93,7 +93,9 @@ _METADATA = _getters(
     "is_cuda", "is_cpu", "is_meta", "is_sparse", "is_sparse_csr", "is_quantized", "is_nested", "is_mkldnn",
     "is_xpu", "is_mps", "nbytes", "itemsize", "_version", "output_nr", "_base", "_backward_hooks",
 ) | {
-    torch.Tensor.requires_grad.__set__, torch.Tensor.grad.__set__, torch.Tensor.requires_grad_,  # type: ignore[attr-defined]
+    torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
+    torch.Tensor.grad.__set__,  # type: ignore[union-attr]
+    torch.Tensor.requires_grad_,
     torch.Tensor.size, torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.numel, torch.Tensor.nelement,
     torch.Tensor.stride, torch.Tensor.element_size, torch.Tensor.storage_offset, torch.Tensor.is_contiguous,
     torch.Tensor.untyped_storage, torch.Tensor.is_floating_point, torch.Tensor.is_complex,
@@ -123,7 +125,7 @@ class ReleasedParameter(nn.Parameter):
     ) -> Any:
         """Metadata passes, a write goes to the shard, anything else raises."""
         if torch.compiler.is_compiling() or func in _METADATA:
-            return super().__torch_function__(func, types, args, kwargs or {})
+            return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         if func == _GET_DATA:  # so that ``p.data.copy_(new)`` is a write, and nothing else can read
             return args[0]
         if func in (_SET_DATA, torch.Tensor.copy_) and type(args[0]) is ReleasedParameter:
@@ -133,7 +135,7 @@ class ReleasedParameter(nn.Parameter):
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise _refusal(torch.save, self.shard)
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape, dtype = tuple(self.shard.signature.shape), self.shard.signature.dtype
         return f"ReleasedParameter({self.shard.describe()}, shape={shape}, dtype={dtype})"
 

@@ -36,11 +36,9 @@ class ShardStore:
         if type(weight) is ReleasedParameter:
             shard = weight.shard
             if shard.storage.nbytes():
-                self._take_back(shard, weight)
+                _take_back(shard)
         else:
-            shard = self._shards.get(StorageWeakRef(weight.untyped_storage())) or self._cut(
-                weight, layout, path
-            )
+            shard = self._shards.get(_key(weight)) or self._cut(weight, layout, path)
             _release(weight, shard)
         if shard.layout != layout:
             raise ConfigError(
@@ -58,29 +56,34 @@ class ShardStore:
                 f"{path}: its weight cannot be released, `{reader}` reads it in full in another compiled "
                 "graph. Untie the two weights, or exclude this module."
             )
-        slice_ = layout.slice_of(weight).clone(memory_format=torch.contiguous_format)
+        with torch.inference_mode(False):  # an inference tensor could not be written to later
+            slice_ = layout.slice_of(weight).clone(memory_format=torch.contiguous_format)
         shard = Shard(path, layout, slice_, Signature.of(weight), storage)
-        self._shards[StorageWeakRef(storage)] = shard
+        self._shards[_key(weight)] = shard
         return shard
-
-    @staticmethod
-    def _take_back(shard: Shard, weight: ReleasedParameter) -> None:
-        """Someone filled the emptied storage again: its values are the newer ones."""
-        full = torch.empty(0, dtype=shard.signature.dtype, device=shard.signature.device)
-        full.set_(shard.storage, 0, shard.signature.shape, shard.signature.stride)
-        shard.write(full)
-        del full
-        shard.storage.resize_(0)
-        logger.info("%s: new values found in the released weight, sharded again", shard.path)
 
     def record_readers(self, weights: Iterable[tuple[Tensor, str]]) -> None:
         """Note that a compiled graph reads these weights in full, each for the named input."""
-        self._readers = {ref: name for ref, name in self._readers.items() if not ref.expired()}
-        self._readers.update((StorageWeakRef(weight.untyped_storage()), name) for weight, name in weights)
+        self._readers = {ref: name for ref, name in self._readers.items() if not ref.expired()}  # type: ignore[no-untyped-call]
+        self._readers.update((_key(weight), name) for weight, name in weights)
 
     def reader_of(self, weight: Tensor) -> str | None:
         """Who reads ``weight`` in full in some compiled graph of this process."""
-        return self._readers.get(StorageWeakRef(weight.untyped_storage()))
+        return self._readers.get(_key(weight))
+
+
+def _key(weight: Tensor) -> StorageWeakRef:
+    """Identity of the weight's storage; never that of a later storage at the same address."""
+    return StorageWeakRef(weight.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _take_back(shard: Shard) -> None:
+    """Someone filled the emptied storage again: its values are the newer ones."""
+    full = torch.empty(0, dtype=shard.signature.dtype, device=shard.signature.device)
+    full.set_(shard.storage, 0, shard.signature.shape, shard.signature.stride)
+    shard.write(full)
+    shard.storage.resize_(0)
+    logger.info("%s: new values found in the released weight, sharded again", shard.path)
 
 
 def _release(weight: Tensor, shard: Shard) -> None:

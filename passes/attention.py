@@ -112,6 +112,8 @@ class _Trace:
         operation = self._operation(node)
         if operation in self.attention_ops:
             self._start(node, softmax=True)
+        elif operation in ops.FUSED_ATTENTION:
+            self._visit_fused(node, node.args[ops.FUSED_ATTENTION[operation]])
         elif (gemm := match_gemm(node)) and self._is_weight(gemm):
             self._visit_gemm(gemm)
         elif operation in ops.MATMUL:
@@ -140,9 +142,7 @@ class _Trace:
         return is_fresh and not any(map(self._reaching, node.all_input_nodes))
 
     def _is_weight(self, gemm: Gemm) -> bool:
-        source = gemm.weight.source
-        known = self.parameters is None or source in self.parameters
-        return known and rank_of(source) in (2, None)
+        return self.parameters is None or gemm.weight.source in self.parameters
 
     def _activations(self, node: Node) -> list[Node]:
         return self.dependence.activations(node)
@@ -156,6 +156,11 @@ class _Trace:
         attention = Attention(node, module_path(node), softmax)
         self.attentions.append(attention)
         self.results[node] = frozenset([attention])
+
+    def _visit_fused(self, node: Node, weight: Any) -> None:
+        self._start(node, softmax=True)
+        (attention,) = self.results.pop(node)
+        attention.ends.append(End(node, "is projected inside one fused operator", weight))
 
     def _visit_gemm(self, gemm: Gemm) -> None:
         self._consume_hidden(gemm.node, [gemm.input])
@@ -175,13 +180,20 @@ class _Trace:
             self._start(node, softmax=False)
 
     def _factors(self, node: Node) -> list[Node]:
+        """The activations that a product multiplies, as far as a graph without names can tell.
+
+        There a matrix that is a graph input counts as a weight, and so does any input that an attention's
+        result is multiplied with: no attention multiplies its result with its cache.
+        """
         activations = self._activations(node)
         if not self.dependence.anonymous:
             return activations
-        # No attention multiplies its result with its cache: a bare graph input is then a per-head weight.
-        carriers = [source for source in activations if self._reaching(source)]
-        inputs = [source for source in activations if self.dependence.base(source).op == "placeholder"]
-        return [source for source in activations if source not in inputs] if carriers else activations
+        weight_rank = 3 if any(map(self._reaching, activations)) else 2
+        return [source for source in activations if not self._is_input(source, weight_rank)]
+
+    def _is_input(self, source: Node, max_rank: int) -> bool:
+        base = self.dependence.base(source)
+        return base.op == "placeholder" and (rank_of(base) or 0) <= max_rank
 
     def _visit_product_with_constant(self, node: Node, factors: list[Node]) -> None:
         constants = [source for source in node.all_input_nodes if source not in factors]

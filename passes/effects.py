@@ -33,7 +33,7 @@ def _is_inplace_method(node: Node) -> bool:
 
 def _schema(target: Any) -> torch.FunctionSchema:
     if isinstance(target, torch._ops.OpOverloadPacket):
-        target = getattr(target, target.overloads()[0])
+        target = getattr(target, target.overloads()[0])  # type: ignore[no-untyped-call]
     return target._schema  # type: ignore[no-any-return]
 
 

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from oproj_pass.passes.process_groups import process_group
 from oproj_pass.passes.provenance import module_path, value_of
 
 
@@ -74,6 +75,6 @@ def _shape(value: object) -> str:
 def _group(node: Node) -> str:
     name = str(node.args[-1])
     try:
-        return f"ranks {dist.get_process_group_ranks(dist.distributed_c10d._resolve_process_group(name))}"
+        return f"ranks {dist.get_process_group_ranks(process_group(name))}"
     except (RuntimeError, ValueError, KeyError):  # a graph may be read where its group does not exist
         return f"group {name!r}"

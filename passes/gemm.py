@@ -101,7 +101,8 @@ def match_gemm(node: Node) -> Gemm | None:
     copies = _copies_of_a_matrix(operand)
     matrix = copies[0].args[0] if copies else operand
     weight = resolve_weight(matrix)  # type: ignore[arg-type]
-    return None if weight is None else Gemm(node, form, x, matrix, bias, weight, copies)  # type: ignore[arg-type]
+    is_matrix = weight is not None and rank_of(weight.source) in (2, None)
+    return None if not is_matrix else Gemm(node, form, x, matrix, bias, weight, copies)  # type: ignore[arg-type]
 
 
 def _copies_of_a_matrix(operand: Node) -> tuple[Node, ...]:

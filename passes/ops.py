@@ -56,7 +56,7 @@ COPY = targets("contiguous", "clone", "detach", "alias", "lift_fresh")
 LAYOUT = targets(
     "view", "reshape", "_unsafe_view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "view_as",
     "reshape_as", "expand_as", "movedim", "moveaxis", "repeat", "repeat_interleave", "roll", "pad",
-    "constant_pad_nd", "as_strided", "slice_scatter", "select_scatter",
+    "constant_pad_nd", "as_strided", "slice_scatter", "select_scatter", "copy",
 )  # fmt: skip
 BROADCAST = targets("expand", "view", "_unsafe_view", "reshape", "unsqueeze") | COPY | CAST
 SELECT = targets(
@@ -94,6 +94,13 @@ ATTENTION = targets(
     "_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_fused_attention_overrideable",
     "_flash_attention_forward", "_efficient_attention_forward",
 ) | {torch.ops.higher_order.flex_attention}  # fmt: skip
+
+# Attention that projects its own result, with the position of that projection's weight.
+FUSED_ATTENTION = {
+    **dict.fromkeys(targets("multi_head_attention_forward"), 11),
+    **dict.fromkeys(targets("_native_multi_head_attention"), 7),
+    **dict.fromkeys(targets("_transformer_encoder_layer_fwd"), 5),
+}
 
 # Attention kernels of serving engines and of Ascend, where their library is loaded.
 ENGINE_ATTENTION = (

@@ -226,5 +226,9 @@ def _lost(attention: Attention, hidden: Reached | None) -> NearMiss:
     end = attention.ends[0]
     left = end.node.op == "output"
     where = "" if left else f" at `{end.node.name}`"
-    reason = f"its result {end.reason}{where} before it meets a projection"
-    return NearMiss(path, reason, nbytes(end.weight) if end.weight else 0, left_by_graph_break=left)
+    return NearMiss(
+        path,
+        f"its result {end.reason}{where}",
+        nbytes(end.weight) if end.weight else 0,
+        left_by_graph_break=left,
+    )

@@ -9,12 +9,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from oproj_pass.errors import GroupMismatchError
+from oproj_pass.passes.process_groups import process_group
 
 
 @torch.library.custom_op("oproj_pass::check_rows", mutates_args=())
 def check_rows(x: Tensor, control_group_name: str, path: str) -> Tensor:
     """A copy of ``x`` [.., K], or ``GroupMismatchError`` on every rank if the ranks' row counts differ."""
-    group = dist.distributed_c10d._resolve_process_group(control_group_name)
+    group = process_group(control_group_name)
     rows = torch.tensor([x.numel() // x.shape[-1]])
     counts = [torch.empty_like(rows) for _ in range(group.size())]
     dist.all_gather(counts, rows, group=group)

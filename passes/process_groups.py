@@ -1,0 +1,10 @@
+"""Finds a process group by the c10d name that graph nodes carry."""
+
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.distributed import ProcessGroup
+from torch.distributed.distributed_c10d import GroupName
+
+
+def process_group(name: str) -> ProcessGroup:
+    """The process group of that name; ``RuntimeError`` if this process has none."""
+    return _resolve_process_group(GroupName(name))

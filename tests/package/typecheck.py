@@ -1,0 +1,37 @@
+"""Type-checks the package as users get it: built, installed apart, then read by ``mypy --strict``."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        install = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            folder,
+            str(ROOT),
+        ]
+        subprocess.run(install, check=True)
+        check = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "pyproject.toml")]
+        environment = {**os.environ, "MYPYPATH": folder}
+        return subprocess.run(
+            [*check, "--cache-dir", str(ROOT / ".mypy_cache"), "-p", "oproj_pass"],
+            env=environment,
+            cwd=folder,
+            check=False,
+        ).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
