@@ -1,0 +1,86 @@
+"""The backend's options: every wrong one is refused by name, with the remedy."""
+
+import pytest
+import torch
+
+from oproj_pass import ConfigError, OProjConfig
+from oproj_pass.capture import StepBound, plan_capture
+
+
+def test_is_automatic_without_options():
+    config = OProjConfig.from_options(None)
+    assert (config.oproj_tensor_parallel_size, config.inner_backend) == ("auto", "auto")
+    assert config.release_weights
+    assert not config.check_uniform
+
+
+@pytest.mark.parametrize("value", [0, 1, 8, "8", "auto"])
+def test_accepts_whole_numbers_of_ranks_and_auto(value):
+    size = OProjConfig(oproj_tensor_parallel_size=value).oproj_tensor_parallel_size
+    assert size == (value if value == "auto" else int(value))
+
+
+@pytest.mark.parametrize("value", [-1, 2.5, 2.0, True, None, "two", "", [2]])
+def test_refuses_any_other_size_and_says_what_is_required(value):
+    with pytest.raises(
+        ConfigError, match=r"oproj_tensor_parallel_size = .*required: 'auto' or a whole number"
+    ):
+        OProjConfig(oproj_tensor_parallel_size=value)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"),
+    [("oproj_tp_size", "oproj_tensor_parallel_size"), ("inner", "inner_backend"), ("excluded", "exclude")],
+)
+def test_suggests_the_option_that_was_meant(wrong, meant):
+    with pytest.raises(ConfigError, match=f"unknown option '{wrong}': did you mean '{meant}'"):
+        OProjConfig(**{wrong: 1})
+
+
+def test_lists_the_options_when_none_is_close():
+    with pytest.raises(ConfigError, match=r"unknown option 'zzz': known: .*expected_sites"):
+        OProjConfig(zzz=1)
+
+
+def test_reports_every_wrong_option_at_once():
+    with pytest.raises(ConfigError) as refused:
+        OProjConfig(oproj_tensor_parallel_size=-1, timeout=0, expected_sites=-2)
+    for field in ("oproj_tensor_parallel_size", "timeout", "expected_sites"):
+        assert field in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["float32", "torch.bfloat16", torch.float16, None])
+def test_accepts_types_that_collectives_can_sum(value):
+    dtype = OProjConfig(reduce_dtype=value).reduce_dtype
+    assert dtype is None if value is None else dtype.is_floating_point
+
+
+@pytest.mark.parametrize("value", ["int8", "float33", torch.float8_e4m3fn, torch.int32, 3])
+def test_refuses_types_that_collectives_cannot_sum(value):
+    with pytest.raises(ConfigError, match="reduce_dtype"):
+        OProjConfig(reduce_dtype=value)
+
+
+def test_takes_one_glob_as_well_as_several():
+    assert OProjConfig(include="model.layers.*").include == ("model.layers.*",)
+    assert OProjConfig(exclude=["a", "b"]).exclude == ("a", "b")
+
+
+def test_refuses_an_operator_without_its_library():
+    with pytest.raises(ConfigError, match="'attention'"):
+        OProjConfig(attention_ops="attention")
+
+
+def test_takes_a_capture_plan():
+    plan = plan_capture(StepBound(max_num_seqs=8, max_num_batched_tokens=64))
+    assert OProjConfig(plan=plan).plan is plan
+
+
+def test_cannot_be_changed_after_it_was_checked():
+    with pytest.raises(ValueError, match="frozen"):
+        OProjConfig().timeout = -1
+
+
+def test_refuses_options_that_are_no_mapping():
+    with pytest.raises(ConfigError, match="list"):
+        OProjConfig.from_options([("timeout", 1)])

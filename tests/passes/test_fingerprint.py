@@ -1,0 +1,50 @@
+"""The text that ranks compare: same graphs, same text; other collectives, another text."""
+
+import pytest
+import torch
+
+from oproj_pass.passes import Exchange, Fingerprint, ShardOProj, fingerprint, run_passes
+from oproj_pass.passes.fingerprint import first_difference
+from tests.support.fake import fake_world
+from tests.support.models import decoder, rows
+
+
+def print_of(size=2, dtype=torch.float32, dynamic=False, count=3, **options):
+    shapes = ({0: torch.export.Dim("rows", min=2)},) if dynamic else None
+    program = torch.export.export(
+        decoder(dtype, **options), (rows(count, 32, dtype=dtype),), dynamic_shapes=shapes
+    )
+    parameters = program.graph_signature.inputs_to_parameters
+    with fake_world(size) as name:
+        run_passes(program.graph_module, (), [ShardOProj(Exchange(size, name), parameters=parameters)])
+        return fingerprint(program.graph_module)
+
+
+def test_lists_the_collectives_in_order_with_type_shape_group_and_layer():
+    exchange, reduction = print_of(layers=1).lines
+    assert exchange == "all_to_all_single float32[96] over ranks [0, 1] at layers.0.attn.o_proj"
+    assert reduction == "reduce_scatter_tensor float32[6, 32] over ranks [0, 1] at layers.0.attn.o_proj"
+
+
+def test_is_the_same_for_the_same_model():
+    assert print_of() == print_of()
+
+
+@pytest.mark.parametrize(
+    "other", [{"layers": 3}, {"dtype": torch.bfloat16}, {"size": 4}, {"count": 4}, {"heads": 8}]
+)
+def test_differs_for_another_number_type_group_or_shape(other):
+    assert print_of() != print_of(**other)
+
+
+def test_does_not_depend_on_a_symbolic_row_count():
+    assert print_of(dynamic=True, count=4) == print_of(dynamic=True, count=9)
+
+
+def test_names_the_first_difference_and_every_rank():
+    by_rank = {0: Fingerprint(("a", "b")), 1: Fingerprint(("a", "c")), 2: Fingerprint(("a",))}
+    assert first_difference(by_rank) == "collective 2: rank 0: b; rank 1: c; rank 2: none"
+
+
+def test_finds_no_difference_between_equal_ranks():
+    assert first_difference({0: Fingerprint(("a",)), 1: Fingerprint(("a",))}) is None

@@ -1,0 +1,43 @@
+"""A process group without processes: for structure, and (with ``LocalTensorMode``) for numbers."""
+
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from oproj_pass.passes import shard_of
+from oproj_pass.passes.provenance import placeholders
+
+
+@contextmanager
+def fake_world(size, rank=0):
+    dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+    try:
+        yield dist.group.WORLD.group_name
+    finally:
+        dist.destroy_process_group()
+
+
+def run_on_all_ranks(gm, sites, parameters, inputs, size, slice_of=shard_of):
+    """Outputs by rank of a rewritten exported graph, all ranks in this process.
+
+    ``parameters``: placeholder name to full weight; ``inputs``: per rank, the user inputs in order.
+    """
+    sites_of = {site.weight.name: site for site in sites}
+    activations = iter(zip(*inputs, strict=True))
+    arguments = []
+    for node in placeholders(gm):
+        if node.name in sites_of:
+            by_rank = [
+                slice_of(sites_of[node.name], parameters[node.name], rank, size) for rank in range(size)
+            ]
+        elif node.name in parameters:
+            by_rank = [parameters[node.name].detach()] * size
+        else:
+            by_rank = next(activations)
+        arguments.append(LocalTensor(dict(enumerate(by_rank))))
+    with LocalTensorMode(size), torch.no_grad():
+        (result,) = gm(*arguments)
+    return [result._local_tensors[rank] for rank in range(size)]
