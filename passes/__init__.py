@@ -1,5 +1,6 @@
 """Everything that reads or rewrites an FX graph."""
 
+from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
 from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
@@ -9,14 +10,18 @@ from oproj_pass.passes.sites import NearMiss, Projection, find_projections
 __all__ = [
     "Exchange",
     "Fingerprint",
+    "GraphDiff",
     "GraphPass",
+    "GraphSnapshot",
     "NearMiss",
     "PassRecord",
     "Projection",
     "ShardOProj",
     "ShardPlan",
+    "diff_graphs",
     "find_projections",
     "fingerprint",
     "run_passes",
     "shard_of",
+    "snapshot",
 ]
