@@ -9,6 +9,12 @@ from oproj_pass.runtime.device_graph import (
     device_graphs,
 )
 from oproj_pass.runtime.exchange import ControlGroup, Replies, StepGroup
+from oproj_pass.runtime.pcp import (
+    ContextParallelStep,
+    idle_restore_index,
+    idle_slots,
+    local_slots,
+)
 from oproj_pass.runtime.runner import DecodeRunner, Phase
 from oproj_pass.runtime.wire import StepKind, StepRow
 
@@ -16,6 +22,7 @@ __all__ = [
     "AcceleratorGraphs",
     "AgreedStep",
     "CallableGraphs",
+    "ContextParallelStep",
     "ControlGroup",
     "DecodeRunner",
     "DeviceGraphs",
@@ -26,4 +33,7 @@ __all__ = [
     "StepKind",
     "StepRow",
     "device_graphs",
+    "idle_restore_index",
+    "idle_slots",
+    "local_slots",
 ]

@@ -1,8 +1,8 @@
 """Persistent inputs: the tensors that captured graphs read, at addresses that never change.
 
 Each input has one buffer, as large as the largest captured size needs; a smaller size reads the beginning of
-the same memory, contiguous whatever dimension holds the rows. Which inputs have rows, and where, is declared
-and never guessed: a square input, or a table that happens to be as long as the batch, would be padded wrongly.
+the same memory, contiguous whatever dimension holds the rows. Which inputs have rows, and where, is declared,
+never guessed: a square input, or a table that happens to be as long as the batch, would be padded wrongly.
 """
 
 from collections.abc import Iterable, Mapping
@@ -74,8 +74,8 @@ class FixedBuffer:
         if value.shape != self.tensor.shape:
             raise ConfigError(
                 f"input {self.name!r} has shape {tuple(value.shape)}, captured with "
-                f"{tuple(self.tensor.shape)}, and is declared to have no row dimension. Pass it padded to that "
-                "shape, or declare its row dimension in `rows`"
+                f"{tuple(self.tensor.shape)}, and is declared to have no row dimension. Pass it padded to "
+                "that shape, or declare its row dimension in `rows`"
             )
 
 
@@ -126,13 +126,13 @@ class PersistentInputs:
             )
         counts = {name: buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()}
         num_tokens = next(iter(counts.values()))
-        for name, count in counts.items():
-            if count != num_tokens:
-                raise ConfigError(
-                    f"inputs bring different token counts: {', '.join(f'{n} {c}' for n, c in counts.items())}. "
-                    "Every row-shaped input needs one row for each token (a padded draft pads all of them); "
-                    "declare another dimension, or None, in `rows` for one that has other rows"
-                )
+        if any(count != num_tokens for count in counts.values()):
+            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+            raise ConfigError(
+                f"inputs bring different token counts: {listed}. Every row-shaped input needs one row for "
+                "each token (a padded draft pads all of them); declare another dimension, or None, in `rows` "
+                "for one that has other rows"
+            )
         for name, fixed in self.fixed.items():
             fixed.require_fitting(inputs[name])
         return num_tokens
@@ -183,8 +183,8 @@ def _require_declared(
     for name, value in example.items():
         if isinstance(value, Tensor) and name not in rows:
             raise ConfigError(
-                f"tensor input {name!r} of shape {tuple(value.shape)} is not declared: say in `rows` which of "
-                "its dimensions holds a row for each token, or None if no dimension does"
+                f"tensor input {name!r} of shape {tuple(value.shape)} is not declared: say in `rows` which "
+                "of its dimensions holds a row for each token, or None if no dimension does"
             )
     if all(dim is None for dim in rows.values()):
         raise ConfigError("`rows` declares no input with rows, so a step has no token count")

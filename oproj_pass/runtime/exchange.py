@@ -6,18 +6,19 @@ own rank's. Fewer hops also make it the faster of the two for such small rows.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, Work
 
-from oproj_pass.groups import ShardGroup
+from oproj_pass.groups import ShardGroup, shard_group
 
 _TAG = 0x0970  # apart from other point-to-point traffic of the group
 _SHORTEST_WAIT = 0.001
+_CLOCK_SLACK = 0.01
 
 
 @dataclass
@@ -59,23 +60,16 @@ class ControlGroup:
         self._peers = [place for place in range(group.size) if place != group.rank]
 
     def exchange(self, row: bytearray, timeout: float) -> Replies:
-        """Send ``row`` to every peer and receive theirs; a rank without one is in ``lost`` with the reason."""
+        """Send ``row`` to every peer and receive theirs; a rank without one is in ``lost``."""
         if not self.group.has_peers:
             return Replies(dict.fromkeys(range(len(self.ranks)), row))
         deadline = time.monotonic() + timeout
-        control, mine = self.group.control, torch.frombuffer(row, dtype=torch.uint8)
         replies = Replies({self.rank: row})
         received = {peer: bytearray(len(row)) for peer in self._peers}
-        arriving = {
-            peer: self._post(replies, peer, _receive(control, received[peer])) for peer in self._peers
-        }
-        leaving = {
-            peer: self._post(replies, peer, lambda peer: control.send([mine], peer, _TAG))
-            for peer in self._peers
-        }
+        arriving = {peer: self._start(replies, self._receive, received[peer], peer) for peer in self._peers}
+        leaving = {peer: self._start(replies, self._send, row, peer) for peer in self._peers}
         for peer in self._peers:
-            for work in (arriving[peer], leaving[peer]):
-                self._wait(replies, peer, work, deadline, timeout)
+            self._finish(replies, peer, (arriving[peer], leaving[peer]), deadline, timeout)
             if peer not in replies.lost:
                 replies.rows[peer] = received[peer]
         return replies
@@ -85,31 +79,43 @@ class ControlGroup:
         if self.group.has_peers:
             self.group.device.set_timeout(timedelta(seconds=timeout))
 
+    def _receive(self, buffer: bytearray, peer: int) -> Work:
+        return self.group.control.recv([torch.frombuffer(buffer, dtype=torch.uint8)], peer, _TAG)
+
+    def _send(self, row: bytearray, peer: int) -> Work:
+        return self.group.control.send([torch.frombuffer(row, dtype=torch.uint8)], peer, _TAG)
+
     @staticmethod
-    def _post(replies: Replies, peer: int, start: Callable[[int], Any]) -> Any:
+    def _start(
+        replies: Replies, start: Callable[[bytearray, int], Work], buffer: bytearray, peer: int
+    ) -> Work | None:
         try:
-            return start(peer)
+            return start(buffer, peer)
         except RuntimeError as error:
             replies.lost.setdefault(peer, _reason(error))
             return None
 
     @staticmethod
-    def _wait(replies: Replies, peer: int, work: Any, deadline: float, timeout: float) -> None:
-        if peer in replies.lost:
-            return
+    def _finish(
+        replies: Replies, peer: int, works: Iterable[Work | None], deadline: float, timeout: float
+    ) -> None:
         try:
-            work.wait(timedelta(seconds=max(_SHORTEST_WAIT, deadline - time.monotonic())))
+            for work in works:
+                if work is not None:
+                    work.wait(timedelta(seconds=max(_SHORTEST_WAIT, deadline - time.monotonic())))
         except RuntimeError as error:
-            if time.monotonic() >= deadline:
-                replies.closed = True
-                replies.lost[peer] = f"it did not come within {timeout:g} s"
+            if time.monotonic() < deadline - _CLOCK_SLACK:
+                replies.lost.setdefault(peer, _reason(error))
             else:
-                replies.lost[peer] = _reason(error)
+                replies.closed = True
+                replies.lost.setdefault(peer, f"it did not come within {timeout:g} s")
 
 
-def _receive(control: ProcessGroup, buffer: bytearray) -> Callable[[int], Any]:
-    tensor = torch.frombuffer(buffer, dtype=torch.uint8)
-    return lambda peer: control.recv([tensor], peer, _TAG)
+def step_group(group: "ShardGroup | ProcessGroup | StepGroup", timeout: float) -> StepGroup:
+    """The ranks to agree with; for a bare process group, a CPU group over its ranks is made beside it."""
+    if isinstance(group, ProcessGroup):
+        group = shard_group(group.size(), group, timeout)
+    return ControlGroup(group) if isinstance(group, ShardGroup) else group
 
 
 def _reason(error: RuntimeError) -> str:

@@ -40,5 +40,5 @@ def _remedy(plan: CapturePlan) -> str:
     bound = plan.bound
     return (
         f"The plan covers decode steps of max_num_seqs = {bound.max_num_seqs} requests of "
-        f"{bound.decode_query_len} tokens: keep prefill on prefill nodes and the scheduler within those limits."
+        f"{bound.decode_query_len} tokens: keep prefill on prefill nodes, and the scheduler within them."
     )

@@ -1,7 +1,7 @@
 """The dummy batch of a rank that has no requests but takes part in its group's step.
 
-Everything it reads is brought anew for each step: tensors without rows (block tables, cache lengths) must come
-from the current state, and rows that are not given are padding. Nothing of the last batch survives, because a
+Everything it reads is brought anew for each step: tensors without rows (block tables, cache lengths) must
+come from the current state, and rows that are not given are padding. Nothing of the last batch survives: a
 graph replayed over yesterday's slots writes into blocks that belong to somebody else today.
 """
 
@@ -29,8 +29,8 @@ class DummyBatch:
         for name in self._inputs.fixed:
             if name not in current:
                 raise ConfigError(
-                    f"an idle step needs the current {name!r}: its graph would read the last batch's, which may "
-                    "point into blocks that were freed since"
+                    f"an idle step needs the current {name!r}: its graph would read the last batch's, which "
+                    "may point into blocks that were freed since"
                 )
         given = {name: self._first_rows(name, value) for name, value in current.items()}
         return {**self._padding, **self._inputs.constants, **given}

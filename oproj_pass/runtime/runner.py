@@ -2,7 +2,7 @@
 
     inputs -> agree across the group -> dispatch -> guard -> copy into persistent inputs -> replay -> trim
 
-Phases: WARMUP (profile and warm-up runs pass unguarded), CAPTURE, SERVING (sealed: nothing compiles any more).
+Phases: WARMUP (profile and warm-up runs pass unguarded), CAPTURE, SERVING (sealed: nothing compiles now).
 With one rank there is nobody to hang: the agreement, the guard and the seal stay off.
 """
 
@@ -17,22 +17,17 @@ import torch
 from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan, GraphMode
-from oproj_pass.errors import ConfigError, EagerStepError, GroupMismatchError, OProjError
-from oproj_pass.groups import ShardGroup, shard_group
-from oproj_pass.runtime.agree import AgreedStep, Agreement
+from oproj_pass.errors import ConfigError, EagerStepError
+from oproj_pass.groups import ShardGroup
+from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.compiled import (
-    SealedCall,
-    count_compiled_frames,
-    is_compiled,
-    room_for,
-    unsafe_stance,
-)
+from oproj_pass.runtime.compiled import compile_call, seal, unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
-from oproj_pass.runtime.exchange import ControlGroup, StepGroup
+from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.outputs import Outputs, RowDims
+from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.seal import WeightWatch, shard_groups
 from oproj_pass.runtime.wire import StepKind
 
@@ -60,7 +55,8 @@ class Brought(NamedTuple):
 class DecodeRunner:
     """Serves decode steps from captured graphs, in step with the other ranks of its group.
 
-    >>> runner = DecodeRunner(model, plan, rows={"input_ids": 0, "slots": 0, "block_table": None}, pad={"slots": -1})
+    >>> rows = {"input_ids": 0, "slots": 0, "block_table": None}
+    >>> runner = DecodeRunner(model, plan, rows=rows, pad={"slots": -1})
     >>> runner.capture(example_inputs)                       # every rank
     >>> hidden = runner.step({"input_ids": ids, "slots": slots, "block_table": table})
     >>> runner.idle_step({"block_table": table})             # a rank without requests, in the same step
@@ -98,26 +94,29 @@ class DecodeRunner:
         name: str = "model",
     ) -> None:
         self.fn, self.plan, self.name = fn, plan, name
-        self.timeout, self.capture_timeout = timeout, capture_timeout
         self.phase = Phase.WARMUP
-        self.last_step: AgreedStep | None = None
         self._rows, self._pad, self._outputs = dict(rows), dict(pad or {}), Outputs(output_rows)
         self._device_graphs = graphs
         self._graphs: dict[int, Graph] = {}
-        self._agreement: Agreement | None = None
-        self._stopped: str | None = None
+        self._timeout, self._capture_timeout = timeout, capture_timeout
+        self._peers: Peers | None = None
         if group is not None:
-            self._join(_step_group(group, capture_timeout))
+            self._join(step_group(group, capture_timeout))
 
     @property
     def armed(self) -> bool:
         """Whether steps are agreed and guarded: the group has more than one rank."""
-        return self._agreement is not None
+        return self._peers is not None
 
     @property
     def num_meetings(self) -> int:
         """Collectives this runner issued on the CPU, one a step; equal on every rank of the group."""
-        return self._agreement.num_meetings if self._agreement else 0
+        return self._peers.num_meetings if self._peers else 0
+
+    @property
+    def last_step(self) -> AgreedStep | None:
+        """What the group agreed on last; None before the first time and with one rank."""
+        return self._peers.last if self._peers else None
 
     def warm_up(self, inputs: Mapping[str, Any]) -> Any:
         """Run the model as it is, for profiling and warm-up, before ``capture``; returns its result.
@@ -125,11 +124,9 @@ class DecodeRunner:
         Unguarded. The ranks still compare their token counts, because different ones would hang even here.
         """
         self._require_phase(Phase.WARMUP, "warm_up")
-        num_tokens = count_rows(inputs, self._rows)
-        if self.armed:
-            self._meet(StepKind.WARMUP, num_tokens, GraphMode.NONE, "warm-up", self.capture_timeout)
-            self._require_equal("warm-up", "tokens")
-        with self._failing_together("warm-up", self.capture_timeout), torch.no_grad():
+        if self._peers is not None:
+            self._peers.meet_equally(StepKind.WARMUP, count_rows(inputs, self._rows))
+        with self._failing_together("warm-up"), torch.inference_mode():
             return self.fn(**inputs)
 
     def capture(self, example: Mapping[str, Any]) -> None:
@@ -145,19 +142,18 @@ class DecodeRunner:
         """
         self._require_phase(Phase.WARMUP, "capture")
         self.phase = Phase.CAPTURE
-        with self._failing_together("capture", self.capture_timeout):
+        with self._failing_together("capture"):
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
             self._dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
             self._device_graphs = self._device_graphs or device_graphs(self._inputs.device)
         for size in reversed(self.plan.sizes):
-            if self.armed:
-                self._meet(StepKind.CAPTURE, size, GraphMode.FULL, "", self.capture_timeout)
-                self._require_equal("capture", "captured size")
-            with self._failing_together(f"capture of size {size}", self.capture_timeout):
-                self._graphs[size] = self._capture(size)
+            if self._peers is not None:
+                self._peers.meet_equally(StepKind.CAPTURE, size)
+            with self._failing_together(f"capture of size {size}"):
+                self._graphs[size] = self._capture_size(size, self._device_graphs)
         self._weights = WeightWatch(self.fn)
-        if self._agreement is not None:
-            self._agreement.group.limit_collectives(self.timeout)
+        if self._peers is not None:
+            self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
         logger.info("%s: captured %d sizes up to %d", self.name, len(self._graphs), self.plan.max_size)
 
@@ -227,86 +223,54 @@ class DecodeRunner:
         try:
             brought = bring()
         except Exception as error:
-            if self.armed:
-                words = f"{type(error).__name__}: {error}"
-                self._meet(StepKind.STEP, 0, GraphMode.NONE, words, self.timeout)
+            if self._peers is not None:
+                self._peers.meet(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
             raise
-        size = self._agree(brought)
+        size = self._dispatch(brought)
         if size is None:
-            with torch.no_grad():
+            with torch.inference_mode():
                 return self.fn(**brought.inputs)
-        with self._failing_together("replay", self.timeout):
+        with self._failing_together("replay"):
             self._inputs.load(brought.inputs, brought.rows, size)
             return self._outputs.trim(self._graphs[size].replay(), brought.rows, size)
 
-    def _agree(self, brought: Brought) -> int | None:
-        """The size the group replays; None, eager, only where there is no group."""
-        if not self.armed:
+    def _dispatch(self, brought: Brought) -> int | None:
+        """The captured size to replay; None, which is eager, only where there is no group."""
+        if self._peers is None:
             return None if brought.mode is GraphMode.NONE else self.plan.dispatch(brought.num_tokens)
-        step = self._meet(StepKind.STEP, brought.num_tokens, brought.mode, brought.words, self.timeout)
+        step = self._peers.meet(StepKind.STEP, brought.num_tokens, brought.mode, brought.words)
         size = self.plan.dispatch(step.agreement.num_tokens)
         require_replay(step, size, self.plan)
         return size
 
-    def _capture(self, size: int) -> Graph:
-        assert self._device_graphs is not None
+    def _capture_size(self, size: int, graphs: DeviceGraphs) -> Graph:
         call = partial(self.fn, **self._inputs.arguments(size))
-        with room_for(len(self.plan.sizes)), torch.no_grad():
-            call()
-            output, frames = count_compiled_frames(call)  # again: the first call may build something lazily
+        output, frames = compile_call(call, len(self.plan.sizes))
         self._outputs.require_fitting(output, size)
         self._join_shards()
-        if not self.armed:
-            return self._device_graphs.capture(call)
-        if is_compiled(self.fn) and frames == 0:
-            raise EagerStepError(
-                f"size {size} ran eager, not compiled: {unsafe_stance() or _EXHAUSTED}. Sharded steps must not."
-            )
-        sealed = SealedCall(call, frames)
-        sealed()
-        return self._device_graphs.capture(sealed)
+        return graphs.capture(seal(self.fn, call, frames) if self.armed else call)
 
     def _join_shards(self) -> None:
         """Stay in step with the ranks that the weights turned out to be sharded over."""
         for group in shard_groups(self.fn):
-            if self._agreement is None:
+            if self._peers is None:
                 self._join(ControlGroup(group))
-            elif self._agreement.group.ranks != group.ranks:
+            elif self._peers.group.ranks != group.ranks:
                 raise ConfigError(
-                    f"the runner's group is ranks {list(self._agreement.group.ranks)}, but weights of the model "
+                    f"the runner's group is ranks {list(self._peers.group.ranks)}, but weights of the model "
                     f"are sharded over ranks {list(group.ranks)}: give the runner that group"
                 )
 
     def _join(self, group: StepGroup) -> None:
         if len(group.ranks) == 1:
             return
-        self._agreement = Agreement(group, self.name)
+        self._peers = Peers(group, self.name, self._timeout, self._capture_timeout)
         if self.plan.warning is not None:
             logger.warning("%s: %s", self.name, self.plan.warning)
 
-    def _meet(
-        self, kind: StepKind, num_tokens: int, mode: GraphMode, words: str, timeout: float
-    ) -> AgreedStep:
-        assert self._agreement is not None
-        try:
-            self.last_step = self._agreement.meet(kind, num_tokens, mode, words, timeout)
-        except GroupMismatchError as error:
-            self._stopped = str(error)
-            raise
-        return self.last_step
-
-    def _require_equal(self, doing: str, what: str) -> None:
-        assert self.last_step is not None
-        counts = {
-            rank: row.num_tokens for rank, row in zip(self.last_step.ranks, self.last_step.rows, strict=True)
-        }
-        if len(set(counts.values())) > 1:
-            listed = ", ".join(f"rank {rank} {count}" for rank, count in counts.items())
-            raise GroupMismatchError(f"{self.name}, {doing}: {what} differs: {listed}. It must be equal.")
-
     def _require_phase(self, phase: Phase, method: str) -> None:
-        if self._stopped is not None:
-            raise GroupMismatchError(f"{self.name} has stopped: {self._stopped}")
+        if self._peers is not None:
+            self._peers.require_going()
         if self.phase is not phase:
             raise EagerStepError(
                 f"{self.name}: {method} needs phase {phase.name}, the runner is in {self.phase.name}. Call "
@@ -314,34 +278,11 @@ class DecodeRunner:
             )
 
     @contextmanager
-    def _failing_together(self, doing: str, timeout: float) -> Iterator[None]:
-        """Tell the group of an error that happens inside, and say in the error what the group answers."""
+    def _failing_together(self, doing: str) -> Iterator[None]:
+        """Tell the group of an error that happens inside."""
         try:
             yield
         except Exception as error:
-            if self._agreement is None:
+            if self._peers is None:
                 raise
-            told = self._agreement.call_roll(f"{doing}: {_brief(error)}", 2 * timeout)
-            self._stopped = f"{doing} failed: {_brief(error)}; {told}"
-            if isinstance(error, OProjError):
-                raise
-            rank = self._agreement.group.ranks[self._agreement.group.rank]
-            raise GroupMismatchError(
-                f"{self.name}: {doing} failed on rank {rank}: {_brief(error)}. Its group: {told}."
-            ) from error
-
-
-_EXHAUSTED = (
-    "Dynamo does not compile it any more, its recompile limit was reached before the runner was made (call "
-    "torch._dynamo.reset(), and let the runner make the first calls)"
-)
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-
-
-def _step_group(group: ShardGroup | ProcessGroup | StepGroup, timeout: float) -> StepGroup:
-    if isinstance(group, ProcessGroup):
-        group = shard_group(group.size(), group, timeout)
-    return ControlGroup(group) if isinstance(group, ShardGroup) else group
+            self._peers.fail(doing, error)

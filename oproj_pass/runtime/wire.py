@@ -4,15 +4,15 @@ Decides the layout only. Fixed, so that the collective that carries it never has
 """
 
 import struct
-import zlib
 from dataclasses import dataclass
 from enum import IntEnum
 
 from oproj_pass.capture import GraphMode
 
 ROW_BYTES = 512
-_HEADER = struct.Struct("<IHHqqq")
-_TEXT_BYTES = ROW_BYTES - _HEADER.size
+_HEADER = struct.Struct("<HHHHqq")
+_NAME_BYTES = 64
+_WORDS_BYTES = ROW_BYTES - _HEADER.size - _NAME_BYTES
 
 
 class StepKind(IntEnum):
@@ -29,37 +29,40 @@ class StepRow:
     """One rank's part of an agreement.
 
     Attributes:
-        runner: checksum of the runner's name, so that a draft model's step never pairs with the model's own.
+        runner: the runner's name, so that a draft model's step never pairs with the model's own.
         kind: what the rank is doing.
-        step: how often this runner has met its peers before, the same on every rank unless one skipped.
+        meeting: how often this runner has met its peers before, the same on every rank unless one skipped.
         num_tokens: tokens the rank brings; for a capture, the size it captures.
         mode: the graph mode it can run.
         words: why it cannot replay, or why it failed; empty if it can.
     """
 
-    runner: int
+    runner: str
     kind: StepKind
-    step: int
+    meeting: int
     num_tokens: int
     mode: GraphMode
     words: str = ""
 
     def pack(self) -> bytearray:
-        """The row as ``ROW_BYTES`` bytes; words that do not fit are cut."""
-        text = self.words.encode()[:_TEXT_BYTES].decode(errors="ignore").encode()
+        """The row as ``ROW_BYTES`` bytes; a name or words that do not fit are cut."""
+        name, words = _encode(self.runner, _NAME_BYTES), _encode(self.words, _WORDS_BYTES)
         row = bytearray(ROW_BYTES)
-        _HEADER.pack_into(row, 0, self.runner, self.kind, self.mode, self.step, self.num_tokens, len(text))
-        row[_HEADER.size : _HEADER.size + len(text)] = text
+        _HEADER.pack_into(row, 0, self.kind, self.mode, len(name), len(words), self.meeting, self.num_tokens)
+        start = _HEADER.size
+        row[start : start + len(name) + len(words)] = name + words
         return row
 
     @classmethod
     def unpack(cls, row: bytes | bytearray) -> "StepRow":
         """The row that ``pack`` made. Raises ``ValueError`` for bytes that are not one."""
-        runner, kind, mode, step, num_tokens, length = _HEADER.unpack_from(row)
-        words = bytes(row[_HEADER.size : _HEADER.size + length]).decode() if length else ""
-        return cls(runner, StepKind(kind), step, num_tokens, GraphMode(mode), words)
+        kind, mode, name_length, words_length, meeting, num_tokens = _HEADER.unpack_from(row)
+        start = _HEADER.size
+        middle = start + name_length
+        name, words = row[start:middle].decode(), row[middle : middle + words_length].decode()
+        return cls(name, StepKind(kind), meeting, num_tokens, GraphMode(mode), words)
 
 
-def checksum(name: str) -> int:
-    """The number that stands for a runner's name in a row."""
-    return zlib.crc32(name.encode())
+def _encode(text: str, limit: int) -> bytes:
+    encoded = text.encode()
+    return encoded if len(encoded) <= limit else encoded[:limit].decode(errors="ignore").encode()
