@@ -22,7 +22,7 @@ from oproj_pass.passes.diff.traffic import count_collectives, payload
 __all__ = ["GraphDiff", "diff_graphs"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GraphDiff:
     """What differs between two graphs.
 
@@ -35,6 +35,11 @@ class GraphDiff:
     changes: tuple[NodeChange, ...]
     merged: "nx.DiGraph[int]"
     groups: tuple[HunkGroup, ...]
+
+    def __repr__(self) -> str:
+        counts = self.summary()
+        kinds = ", ".join(f"{counts[kind.value]} {kind.value}" for kind in Kind)
+        return f"GraphDiff({kinds}; {counts['hunks']} hunks, {counts['distinct_hunks']} distinct)"
 
     def graph_of(self, change: NodeChange) -> GraphSnapshot:
         """The graph that `change.node` is a node of."""
@@ -88,8 +93,8 @@ class GraphDiff:
                 fields=change.fields,
                 payload=payload(node, self.graph_of(change)),
             )
-        for source, user, kind in self.merged.edges(data="kind"):
-            value = self.changes[source].node
+        for source, user in self.merged.edges:
+            value, kind = self.changes[source].node, self.merged.edges[source, user]["kind"]
             graph.add_edge(names[source], names[user], kind=kind, shape=value.shape, dtype=value.dtype)
         return graph
 

@@ -67,12 +67,13 @@ def notebook_frame(page: str) -> str:
 
 def _sections(diff: "GraphDiff") -> list[Markup]:
     drawable, lines = _MAX_DRAWN_NODES, _MAX_LINES
+    largest = max(diff.groups, key=lambda group: len(group.hunks) * len(group.shown.members), default=None)
     sections = []
     for group in diff.groups[:_MAX_SECTIONS]:
         size = len(group.shown.members) + len(group.shown.context)
         drawn = size <= min(drawable, _MAX_DRAWN_NODES_OF_HUNK)
         max_lines = min(lines, _MAX_LINES_OF_HUNK)
-        unfolded = not sections or len(diff.groups) <= 3
+        unfolded = group is largest or len(diff.groups) <= 3
         sections.append(group_section(diff, group, drawn=drawn, max_lines=max_lines, unfolded=unfolded))
         drawable -= size if drawn else 0
         lines -= min(max_lines, size)

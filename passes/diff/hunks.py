@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import networkx as nx
 
 from oproj_pass.passes.diff.changes import Kind, NodeChange
-from oproj_pass.passes.diff.provenance import common_path, generalise_path
+from oproj_pass.passes.diff.origin import common_path, generalise_path
 from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 
 __all__ = ["Hunk", "HunkGroup", "fold_hunks", "list_hunks"]
@@ -98,7 +98,8 @@ def _hunk_path(changes: list[NodeChange], members: tuple[int, ...]) -> str:
 
 
 def _context(members: tuple[int, ...], merged: "nx.DiGraph[int]") -> tuple[int, ...]:
-    inside, around = set(members), set()
+    inside = set(members)
+    around: set[int] = set()
     for i in members:
         around.update(merged.predecessors(i))
         around.update(

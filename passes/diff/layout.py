@@ -16,7 +16,7 @@ import networkx as nx
 
 __all__ = ["Layout", "place_nodes"]
 
-ROW_GAP = 38.0
+_ROW_GAP = 38.0
 _COLUMN_GAP = 22.0
 _BEND_WIDTH = 8.0
 _SWEEPS = 12
@@ -104,7 +104,7 @@ def _mean(weighted: list[tuple[float, float]], default: float) -> float:
 def _place(
     layers: list[list[_Cell]], cells: "nx.Graph[_Cell]", widths: dict[_Cell, float]
 ) -> dict[_Cell, float]:
-    weights = {cell: sum(pull for *_, pull in cells.edges(cell, data="pull")) or 1.0 for cell in cells}
+    weights = {cell: sum(cells.edges[cell, n]["pull"] for n in cells[cell]) or 1.0 for cell in cells}
     columns = dict.fromkeys(cells, 0.0)
     for sweep in range(_SWEEPS):
         # Each sweep looks one way only, so that a chain follows its end within one sweep.
@@ -155,7 +155,7 @@ def _measure(
     for layer in layers:
         height = max((sizes[cell[0]][1] for cell in layer if cell[1] < 0), default=0.0)
         tops.append((y, height))
-        y += height + ROW_GAP
+        y += height + _ROW_GAP
     centres = {
         node: (columns[node, -1, 0] - left, tops[ranks[node]][0] + tops[ranks[node]][1] / 2) for node in graph
     }
@@ -167,4 +167,4 @@ def _measure(
             points += [(columns[bend] - left, top), (columns[bend] - left, top + height)]
         points.append((centres[user][0], centres[user][1] - sizes[user][1] / 2))
         routes[source, user] = points
-    return Layout(right - left, y - ROW_GAP, centres, routes)
+    return Layout(right - left, y - _ROW_GAP, centres, routes)

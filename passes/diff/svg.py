@@ -42,8 +42,8 @@ def draw_hunk(diff: "GraphDiff", hunk: Hunk) -> Markup:
     indices = sorted((*hunk.members, *hunk.context))
     members = set(hunk.members)
     edges = {
-        (source, user): kind
-        for source, user, kind in diff.merged.subgraph(indices).edges(data="kind")
+        (source, user): diff.merged.edges[source, user]["kind"]
+        for source, user in diff.merged.subgraph(indices).edges
         if source in members or user in members
     }
     sources = {source for source, _ in edges}

@@ -1,8 +1,7 @@
-"""Says where an FX node came from: its target's name, its module path and its source line.
+"""Names an FX node's origin the same way in every process: its target, its source line, places in the model.
 
-Decides the printed form of all three, so that a Dynamo graph, an exported graph and a saved one name
-the same origin in the same words. Reads `node.meta` only, never the model, and guesses nothing: a node
-without metadata has no module path and no source line.
+Decides the printed form only, and guesses nothing: a node without metadata has no source line. Module paths
+themselves are read by `oproj_pass.passes.provenance`.
 """
 
 import re
@@ -12,29 +11,9 @@ from typing import Any
 import torch
 import torch.fx
 
-__all__ = ["common_path", "generalise_path", "module_path", "source_line", "target_name"]
+__all__ = ["common_path", "generalise_path", "source_line", "target_name"]
 
-_ROOT = re.compile(r"^[LG]\[(?:'[^']*'|\"[^\"]*\")\](?:\[\d+\])*")
-_PART = re.compile(r"\['([^']*)'\]|\[\"([^\"]*)\"\]|\[([^\]]*)\]|([^.\[\]]+)")
 _FRAME = re.compile(r'File "(?P<file>[^\n"]*)", line (?P<line>\d+)')
-_WRAPPERS = frozenset({"_modules", "_orig_mod"})
-
-
-def module_path(node: torch.fx.Node) -> str:
-    """The innermost module that `node` was traced in, as `layers.0.attn`; empty where it is unknown."""
-    stack = node.meta.get("nn_module_stack")
-    if not stack:
-        return ""
-    innermost = list(stack.values())[-1]
-    raw = innermost[0] if isinstance(innermost, tuple) else innermost
-    return _normalise(str(raw))
-
-
-def _normalise(raw: str) -> str:
-    """One spelling for `L['self'].layers[0].attn`, `L['args'][0]._modules['layers']...` and the like."""
-    groups = _PART.findall(_ROOT.sub("", raw.partition("@")[0]))
-    parts = ("".join(group) for group in groups)
-    return ".".join(part for part in parts if part not in _WRAPPERS and not part.startswith("slice("))
 
 
 def source_line(node: torch.fx.Node) -> str:
