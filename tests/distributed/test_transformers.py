@@ -1,0 +1,126 @@
+"""Architectures of ``transformers``, sharded over real ranks, against themselves unsharded."""
+
+import pytest
+import torch
+
+import oproj_pass
+
+pytestmark = pytest.mark.distributed
+
+SIZES = {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 2,
+    "intermediate_size": 64,
+    "vocab_size": 50,
+}
+TOKENS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+GROUPED = {**SIZES, **TOKENS, "num_key_value_heads": 2}
+EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 16}
+LATENT = {
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+}
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+# Name of the configuration class, its arguments, and how many projections it has.
+FAMILIES = {
+    "grouped heads": ("LlamaConfig", GROUPED, 2),
+    "bias": ("Starcoder2Config", {**GROUPED, "use_bias": True}, 2),
+    "addmm": ("GPT2Config", {"n_embd": 32, "n_head": 4, "n_layer": 2, "vocab_size": 50, **TOKENS}, 2),
+    "transposed matmul, parallel residual": ("FalconConfig", {**SIZES, **TOKENS}, 2),
+    "explicit attention": (
+        "BloomConfig", {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": 50}, 2,
+    ),
+    "sinks, experts": (
+        "GptOssConfig", {**GROUPED, "head_dim": 8, "num_local_experts": 2, "num_experts_per_tok": 1}, 2,
+    ),
+    "norm before": ("BitNetConfig", GROUPED, 2),
+    "norm after": ("Gemma2Config", {**GROUPED, "head_dim": 8}, 2),
+    "latent attention": (
+        "DeepseekV3Config",
+        {**SIZES, **TOKENS, **LATENT, "num_key_value_heads": 4, "first_k_dense_replace": 2,
+         "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1},
+        2,
+    ),
+    "gate, hybrid": (
+        "Qwen3NextConfig",
+        {**GROUPED, **EXPERTS, **LINEAR, "head_dim": 8, "shared_expert_intermediate_size": 16,
+         "layer_types": ["linear_attention", "full_attention"]},
+        1,
+    ),
+}  # fmt: skip
+
+
+def build(name):
+    import transformers
+
+    config, arguments, sites = FAMILIES[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.AutoModelForCausalLM.from_config(getattr(transformers, config)(**arguments))
+    return model.eval().requires_grad_(False), sites
+
+
+@torch.inference_mode()
+def error_of(name):
+    (model, sites), (reference, _) = build(name), build(name)
+    tokens = torch.randint(3, 50, (2, 5))
+    expected = reference(input_ids=tokens, use_cache=False).logits
+    options = {"oproj_tensor_parallel_size": 2, "expected_sites": sites}
+    compiled = torch.compile(model, backend="oproj_npu", options=options, fullgraph=True)
+    logits = compiled(input_ids=tokens, use_cache=False).logits
+    assert len(oproj_pass.shard_report(model).weights) == sites
+    return ((logits - expected).abs().max() / expected.abs().max()).item()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_equals_the_unsharded_architecture(two_ranks, name):
+    assert max(two_ranks.run(error_of, name)) < 1e-5
+
+
+@torch.inference_mode()
+def decoded(steps):
+    """Greedy tokens over a static cache that the graph writes in place: sharded, and unsharded."""
+    import transformers
+
+    (model, sites), (reference, _) = build("grouped heads"), build("grouped heads")
+    options = {"oproj_tensor_parallel_size": 2, "expected_sites": sites}
+    compiled = torch.compile(model, backend="oproj_npu", options=options, fullgraph=True, dynamic=False)
+    first, results = torch.randint(3, 50, (2, 1)), []
+    for step_model in (compiled, reference):
+        cache = transformers.StaticCache(config=model.config, max_cache_len=16)
+        tokens = [first]
+        for position in range(steps):
+            logits = step_model(
+                input_ids=tokens[-1], past_key_values=cache, position_ids=torch.full((2, 1), position)
+            ).logits
+            tokens.append(logits[:, -1:].argmax(-1))
+        results.append((torch.cat(tokens, 1), torch.stack([layer.keys for layer in cache.layers])))
+    (sharded, sharded_keys), (plain, plain_keys) = results
+    return (
+        sharded.tolist(),
+        plain.tolist(),
+        (sharded_keys - plain_keys).abs().max().item(),
+        plain_keys.abs().max().item(),
+    )
+
+
+def test_keeps_writes_to_a_static_cache(two_ranks):
+    for sharded, plain, difference, largest in two_ranks.run(decoded, 5):
+        assert sharded == plain
+        assert difference < 1e-5
+        assert largest > 1e-2  # the cache was written at all
+
+
+def test_ranks_decode_their_own_tokens(two_ranks):
+    (first, *_), (second, *_) = two_ranks.run(decoded, 3)
+    assert first != second
