@@ -1,0 +1,6 @@
+"""What sharding would do to a model, from the model alone: no process group, no change, no weights needed."""
+
+from oproj_pass.explanation.report import ExplainReport, GraphBreak, ProjectionRow
+from oproj_pass.explanation.search import explain
+
+__all__ = ["ExplainReport", "GraphBreak", "ProjectionRow", "explain"]

@@ -1,0 +1,91 @@
+"""Runs a copy of a model once under Dynamo and hands each graph to a backend.
+
+The copy shares the model's parameters and nothing else, so buffers, caches and attributes of the model, and
+the caller's arguments, stay as they are. A model on ``meta`` runs on ``meta``.
+"""
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._dynamo import utils
+
+from oproj_pass.errors import ConfigError, WeightReleasedError
+from oproj_pass.explanation.isolation import isolated_compile
+from oproj_pass.released import ReleasedParameter
+from oproj_pass.report import unwrap
+
+
+@dataclass(frozen=True)
+class GraphBreak:
+    """Where Dynamo left the graph, and why; ``source`` is ``file:line``, empty when it is not known."""
+
+    reason: str
+    source: str
+
+
+def capture_graphs(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], backend: Callable[..., Any]
+) -> list[GraphBreak]:
+    """Call a copy of ``model`` with ``backend`` compiling its graphs; returns every break, in order.
+
+    Raises ``ConfigError`` if ``model`` is no module or cannot be copied, ``WeightReleasedError`` if weights
+    of it are already sharded, and whatever the model raises.
+    """
+    model, args, kwargs = _copy(model, args, kwargs)
+    with isolated_compile(backend) as compile_, _random_state_kept(model), torch.no_grad():
+        compile_(_fresh(_call))(model, args, kwargs)
+        return [_describe(reason) for reason in utils.graph_break_reasons]
+
+
+def _call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    return model(*args, **kwargs)
+
+
+def _fresh(function: Callable[..., Any]) -> FunctionType:
+    """A function with a code object of its own: Dynamo keeps compiled code there, and it goes with it."""
+    return FunctionType(function.__code__.replace(), globals(), function.__name__)
+
+
+def _copy(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any]]:
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}, required: a torch.nn.Module")
+    model = unwrap(model)
+    shared: dict[int, Any] = {}
+    for name, parameter in model.named_parameters():
+        if type(parameter) is ReleasedParameter:
+            raise WeightReleasedError(
+                f"{name} is already sharded, and its full weight is gone. Explain the model before its first "
+                "compiled step; oproj_pass.shard_report says what sharding did to it."
+            )
+        shared[id(parameter)] = parameter
+    try:
+        return copy.deepcopy((model, args, kwargs), shared)
+    except (TypeError, RuntimeError) as error:
+        raise ConfigError(
+            f"{type(model).__name__} or its arguments cannot be copied: {error}. A copy is run so that the "
+            "model stays as it is: make that attribute or argument copyable (a __deepcopy__ that returns "
+            "self is enough)."
+        ) from error
+
+
+@contextmanager
+def _random_state_kept(model: nn.Module) -> Iterator[None]:
+    devices = {parameter.device for parameter in model.parameters()}
+    accelerators = [device for device in devices if device.type not in ("cpu", "meta")]
+    kind = accelerators[0].type if accelerators else "cuda"
+    with torch.random.fork_rng([device.index for device in accelerators], device_type=kind):
+        yield
+
+
+def _describe(reason: Any) -> GraphBreak:
+    frame = reason.user_stack[-1] if reason.user_stack else None
+    source = f"{frame.filename}:{frame.lineno}" if frame else ""
+    return GraphBreak(reason.reason.splitlines()[0], source)

@@ -1,0 +1,181 @@
+"""An explain report for people: tables in a terminal, HTML in a notebook. Nothing found is ever markup.
+
+Decides what is folded (equal projections of consecutive layers are one line) and in which units bytes are.
+"""
+
+import html
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from oproj_pass.passes.diff.labels import fold_paths
+
+if TYPE_CHECKING:
+    from oproj_pass.explanation.report import ExplainReport, ProjectionRow
+
+
+@dataclass(frozen=True)
+class _Section:
+    """One table; ``text_columns`` leading columns are text, the others numbers."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    text_columns: int
+
+
+def to_rich(report: "ExplainReport") -> RenderableType:
+    """The report for a terminal."""
+    parts: list[RenderableType] = [Text(_headline(report), style="bold")]
+    parts += [_table(section) for section in _sections(report) if section.rows]
+    parts += [Text(note) for note in _notes(report)]
+    return Group(*parts)
+
+
+def to_html(report: "ExplainReport") -> str:
+    """The report as one HTML fragment."""
+    parts = [f"<p><b>{html.escape(_headline(report))}</b></p>"]
+    for section in _sections(report):
+        if section.rows:
+            rows = "".join(_html_row("td", row) for row in section.rows)
+            parts.append(f"<p>{html.escape(section.title)}</p>")
+            parts.append(f"<table>{_html_row('th', section.headers)}{rows}</table>")
+    parts += [f"<p>{html.escape(note)}</p>" for note in _notes(report)]
+    return "".join(parts)
+
+
+def format_nbytes(nbytes: int) -> str:
+    """``0.109 GiB``, ``12.5 KiB``, ``96 B``: GiB from a tenth of one on."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if abs(nbytes) >= size / 10:
+            return f"{nbytes / size:.3f} {unit}"
+    return f"{nbytes / 1024:.1f} KiB" if abs(nbytes) >= 1024 else f"{nbytes} B"
+
+
+def _headline(report: "ExplainReport") -> str:
+    graphs = f"{report.num_graphs} graph{'' if report.num_graphs == 1 else 's'}"
+    breaks = f", {len(report.graph_breaks)} graph break(s)" if report.graph_breaks else ""
+    return (
+        f"{report.model}: {len(report.projections)} output projection(s), "
+        f"{format_nbytes(report.full_nbytes)} of weights on every rank ({graphs}{breaks})"
+    )
+
+
+def _sections(report: "ExplainReport") -> Iterator[_Section]:
+    yield _projections(report)
+    yield _totals(report)
+    yield _Section(
+        "left alone",
+        ("where", "reason", "weight"),
+        [
+            (path, reason, format_nbytes(nbytes) if nbytes else "")
+            for path, reason, nbytes in _folded_misses(report)
+        ],
+        2,
+    )
+    yield _Section(
+        "graph breaks",
+        ("at", "reason", "times"),
+        [
+            (break_.source, break_.reason, str(times))
+            for break_, times in Counter(report.graph_breaks).items()
+        ],
+        2,
+    )
+
+
+def _projections(report: "ExplainReport") -> _Section:
+    size = next((n for n in reversed(report.sizes) if report.fits(n)), report.sizes[-1])
+    rows = [
+        (
+            _times(path, row.calls),
+            row.gemm,
+            f"{row.dtype}[{row.out_features}, {row.in_features}]",
+            row.scheme,
+            f"as {row.shares_weight_with}" if row.shares_weight_with else format_nbytes(row.nbytes),
+            format_nbytes(row.saved_nbytes(size)) if row.fits(size) else "does not fit",
+            format_nbytes(row.sent_nbytes(size)) if row.fits(size) else "",
+        )
+        for path, row in _folded(report.projections)
+    ]
+    headers = (
+        "output projection",
+        "GEMM",
+        "weight [H, K]",
+        "scheme",
+        "full",
+        f"saved N={size}",
+        "sent/token",
+    )
+    return _Section("each", headers, rows, 4)
+
+
+def _totals(report: "ExplainReport") -> _Section:
+    rows = [
+        (
+            str(size),
+            format_nbytes(report.saved_nbytes(size)),
+            format_nbytes(report.net_saved_nbytes(size)),
+            format_nbytes(report.sent_nbytes(size)),
+        )
+        for size in report.sizes
+        if report.fits(size)
+    ]
+    return _Section("together", ("N", "saved", "net of buffers", "sent/token"), rows, 0)
+
+
+def _notes(report: "ExplainReport") -> Iterator[str]:
+    if not report.projections:
+        yield "Nothing to shard."
+        return
+    fitting = ", ".join(map(str, report.fitting_sizes)) or "none"
+    yield f"oproj_tensor_parallel_size that divides every K: {fitting}."
+    for size in report.sizes:
+        for row in report.misfits(size)[:1]:
+            yield (
+                f"N = {size} does not divide K = {row.in_features} of {row.path}: compiling with it fails."
+            )
+    if report.oproj_tensor_parallel_size in (0, 1):
+        yield f"oproj_tensor_parallel_size = {report.oproj_tensor_parallel_size} shards nothing."
+
+
+def _folded(rows: Sequence["ProjectionRow"]) -> Iterator[tuple[str, "ProjectionRow"]]:
+    groups: dict[ProjectionRow, list[str]] = defaultdict(list)
+    for row in rows:
+        groups[replace(row, path="")].append(row.path)
+    for row, paths in groups.items():
+        for path in fold_paths(paths):
+            yield path, row
+
+
+def _folded_misses(report: "ExplainReport") -> Iterator[tuple[str, str, int]]:
+    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for miss in report.near_misses:
+        _, reason, nbytes, _ = astuple(miss)
+        groups[reason, nbytes].append(miss.path)
+    for (reason, nbytes), paths in groups.items():
+        for path in fold_paths(paths):
+            yield path, reason, nbytes
+
+
+def _times(path: str, calls: int) -> str:
+    return path if calls == 1 else f"{path} (called {calls} times)"
+
+
+def _table(section: _Section) -> Table:
+    table = Table(title=section.title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for number, header in enumerate(section.headers):
+        is_text = number < section.text_columns
+        table.add_column(header, justify="left" if is_text else "right", overflow="fold", no_wrap=not is_text)
+    for row in section.rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _html_row(tag: str, cells: Sequence[str]) -> str:
+    return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"

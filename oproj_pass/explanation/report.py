@@ -1,0 +1,156 @@
+"""What `explain` found: every attention's projection with its bytes, or why it is left alone.
+
+Holds facts and derives sums from them; how they look is `render`'s.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+
+from oproj_pass.explanation import render
+from oproj_pass.explanation.capture import GraphBreak
+from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes, sent_nbytes
+from oproj_pass.groups import AUTO_SIZES
+from oproj_pass.passes import NearMiss
+
+__all__ = ["ExplainReport", "GraphBreak", "ProjectionRow"]
+
+_LARGEST_LISTED_SIZE = 64
+
+
+@dataclass(frozen=True)
+class ProjectionRow:
+    """One output projection that sharding takes.
+
+    ``nbytes``: the full weight [H, K], H ``out_features`` and K ``in_features``. ``input_itemsize`` and
+    ``partial_itemsize``: bytes of one feature that is scattered, and of one partial sum that is reduced.
+    ``calls``: times a step runs it. ``shares_weight_with``: the projection whose weight it uses too.
+    """
+
+    path: str
+    gemm: str
+    out_features: int
+    in_features: int
+    dtype: str
+    scheme: str
+    nbytes: int
+    input_itemsize: int
+    partial_itemsize: int
+    calls: int = 1
+    shares_weight_with: str | None = None
+
+    def fits(self, size: int) -> bool:
+        """Whether K can be split over ``size`` ranks."""
+        return self.in_features % size == 0
+
+    def saved_nbytes(self, size: int) -> int:
+        """Bytes freed on each of ``size`` ranks; 0 where the weight counts elsewhere."""
+        return 0 if self.shares_weight_with else saved_nbytes(self.nbytes, size)
+
+    def sent_nbytes(self, size: int) -> int:
+        """Bytes that a rank sends for one of its tokens in a step.
+
+        The all-to-all sends ``K * (N-1)/N`` features, the reduce-scatter ``H * (N-1)`` partial sums.
+        """
+        return self.calls * sent_nbytes(
+            self.in_features,
+            self.out_features,
+            size,
+            input_itemsize=self.input_itemsize,
+            partial_itemsize=self.partial_itemsize,
+        )
+
+
+@dataclass(frozen=True)
+class ExplainReport:
+    """What ``oproj_npu`` would do to one model.
+
+    ``oproj_tensor_parallel_size``: as configured. ``num_graphs``: graphs that Dynamo made of one call.
+    """
+
+    model: str
+    oproj_tensor_parallel_size: int | Literal["auto"]
+    projections: tuple[ProjectionRow, ...]
+    near_misses: tuple[NearMiss, ...]
+    graph_breaks: tuple[GraphBreak, ...]
+    num_graphs: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The N that the report shows: the configured one, else 2, 4 and 8."""
+        size = self.oproj_tensor_parallel_size
+        return (size,) if isinstance(size, int) and size > 1 else tuple(sorted(AUTO_SIZES))
+
+    @property
+    def fitting_sizes(self) -> tuple[int, ...]:
+        """Every N above 1 that divides every K, up to 64."""
+        divisor = math.gcd(*(row.in_features for row in self.projections))
+        return tuple(n for n in range(2, min(divisor, _LARGEST_LISTED_SIZE) + 1) if divisor % n == 0)
+
+    def fits(self, size: int) -> bool:
+        """Whether every projection can be split over ``size`` ranks; the backend refuses it otherwise."""
+        return bool(self.projections) and not self.misfits(size)
+
+    def misfits(self, size: int) -> list[ProjectionRow]:
+        """The projections that ``size`` ranks cannot split."""
+        return [row for row in self.projections if not row.fits(size)]
+
+    @property
+    def full_nbytes(self) -> int:
+        """Bytes of all projections' weights on a rank that shards nothing."""
+        return sum(row.nbytes for row in self.projections if row.shares_weight_with is None)
+
+    def saved_nbytes(self, size: int) -> int:
+        """Bytes of weights freed on each of ``size`` ranks."""
+        return sum(row.saved_nbytes(size) for row in self.projections)
+
+    def net_saved_nbytes(self, size: int) -> int:
+        """``saved_nbytes`` less the fixed communication buffers (0.42 GiB); negative below the break-even."""
+        return self.saved_nbytes(size) - COMMUNICATION_BUFFER_NBYTES
+
+    def sent_nbytes(self, size: int) -> int:
+        """Bytes that a rank sends for one of its tokens in a step, over all projections."""
+        return sum(row.sent_nbytes(size) for row in self.projections)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-ready values; sizes are keys of ``"sizes"``, bytes are integers."""
+        return {
+            "model": self.model,
+            "oproj_tensor_parallel_size": self.oproj_tensor_parallel_size,
+            "num_graphs": self.num_graphs,
+            "fitting_sizes": list(self.fitting_sizes),
+            "full_nbytes": self.full_nbytes,
+            "sizes": {str(size): self._totals(size) for size in self.sizes},
+            "projections": [self._row(row) for row in self.projections],
+            "near_misses": [asdict(miss) for miss in self.near_misses],
+            "graph_breaks": [asdict(break_) for break_ in self.graph_breaks],
+        }
+
+    def _totals(self, size: int) -> dict[str, Any]:
+        if not self.fits(size):
+            return {"fits": False}
+        return {
+            "fits": True,
+            "saved_nbytes": self.saved_nbytes(size),
+            "net_saved_nbytes": self.net_saved_nbytes(size),
+            "sent_nbytes_per_token": self.sent_nbytes(size),
+        }
+
+    def _row(self, row: ProjectionRow) -> dict[str, Any]:
+        return asdict(row) | {
+            "saved_nbytes": _by_size(self.sizes, row, row.saved_nbytes),
+            "sent_nbytes_per_token": _by_size(self.sizes, row, row.sent_nbytes),
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield render.to_rich(self)
+
+    def _repr_html_(self) -> str:
+        return render.to_html(self)
+
+
+def _by_size(sizes: Sequence[int], row: ProjectionRow, nbytes: Any) -> dict[str, int]:
+    return {str(size): nbytes(size) for size in sizes if row.fits(size)}
