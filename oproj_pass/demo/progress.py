@@ -1,0 +1,48 @@
+"""Progress of the long phases, on the error stream of rank 0, so that the output holds only results."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+
+class Phases:
+    """A bar for each phase, entered one after the other."""
+
+    def __init__(self, visible: bool) -> None:
+        self._progress = Progress(
+            SpinnerColumn(finished_text="[green]✓[/]"),
+            TextColumn("{task.description:<42}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=Console(file=sys.stderr),
+            disable=not visible,
+            redirect_stderr=False,
+        )
+
+    def __enter__(self) -> "Phases":
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    @contextmanager
+    def phase(self, description: str, total: int = 1) -> Iterator[Callable[[int], None]]:
+        """Yield a function that sets how much of `total` is done; leaving the phase completes it."""
+        task = self._progress.add_task(description, total=total)
+        yield lambda completed: self._progress.update(task, completed=completed)
+        self._progress.update(task, completed=total)

@@ -1,0 +1,115 @@
+"""The report of a run, for a terminal of 100 columns or more."""
+
+from rich.console import Console, JustifyMethod
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from oproj_pass.demo.chart import load_chart
+from oproj_pass.demo.facts import Answer, DemoFacts, RankFacts
+
+
+def render(facts: DemoFacts, console: Console) -> None:
+    """Print what was sharded, how the ranks were loaded, the answers, the refusal and the verdict."""
+    size = facts.oproj_tensor_parallel_size
+    console.print(
+        f"\n[bold]{facts.model}[/], float32, {facts.num_layers} layers: {len(facts.ranks)} data-parallel "
+        f"ranks, each output projection sharded over {size} of them\n",
+        highlight=False,
+    )
+    sections = {
+        "Output projections": memory_table(facts),
+        "Load": load_chart(facts),
+        "Answers": answer_table(facts),
+        "Preemption": preemptions(facts.answers),
+        "A step that no captured size fits": refusal_panel(facts.ranks),
+    }
+    for title, body in sections.items():
+        console.print(Rule(Text(title, "bold"), style="dim", align="left"))
+        console.print(Padding(body, (0, 0, 1, 2)))
+    console.print(verdict(facts))
+
+
+def memory_table(facts: DemoFacts) -> Table:
+    """Sites and bytes of each rank, as its storages say."""
+    table = _table("rank", "sites", "before", "after", "freed", justify="right")
+    for rank in facts.ranks:
+        table.add_row(
+            str(rank.rank),
+            f"{len(rank.sites)}/{facts.num_layers}",
+            f"{rank.full_nbytes:,} B",
+            f"{rank.kept_nbytes:,} B",
+            f"{rank.freed_nbytes:,} B = {rank.freed_nbytes / rank.full_nbytes:.1%}",
+        )
+    return table
+
+
+def answer_table(facts: DemoFacts) -> Table:
+    """Every answer, and how many of its tokens are the unsharded model's."""
+    table = _table("request", "rank", "step")
+    table.add_column("prompt and answer", ratio=1)
+    table.add_column("equal tokens", justify="right")
+    for rank in facts.ranks:
+        for answer in rank.answers:
+            text = Text(answer.prompt, "bold").append("\n" + " ".join(answer.text.split()), "not bold")
+            equal = f"{answer.num_equal}/{len(answer.token_ids)} {_mark(answer.equal)}"
+            if answer.finish_reason == "abort":
+                equal += "\naborted"
+            table.add_row(answer.request_id, str(rank.rank), str(answer.arrival_step), text, equal)
+    return table
+
+
+def preemptions(answers: list[Answer]) -> Text:
+    """What became of the requests that had to make room for an urgent one."""
+    text = Text()
+    for answer in answers:
+        if answer.num_preemptions:
+            text.append(f"{answer.request_id} ", "bold")
+            text.append("was offloaded, came back into a slot and went on.\n")
+        if answer.error is not None:
+            text.append(f"{answer.request_id} ", "bold")
+            text.append(f"was aborted: {answer.error}\n")
+    text.rstrip()
+    return text or Text("none")
+
+
+def refusal_panel(ranks: list[RankFacts]) -> Panel:
+    """The error that the ranks of one group raised together."""
+    refused = {rank.rank: rank.refusal for rank in ranks if rank.refusal is not None}
+    if not refused:
+        return Panel("was not refused", border_style="red")
+    first = next(iter(refused.values()))
+    return Panel(
+        first.message,
+        title=f"{first.error} on ranks {' and '.join(map(str, refused))}",
+        subtitle="refused before any of its exchanges; the ranks went on serving",
+        border_style="yellow",
+        padding=(1, 2),
+    )
+
+
+def verdict(facts: DemoFacts) -> Text:
+    """The one line that the exit status stands for."""
+    answers = facts.answers
+    differing = [answer.request_id for answer in answers if not answer.equal]
+    if differing:
+        return Text(
+            f"✗ {len(differing)} of {len(answers)} answers differ: {', '.join(differing)}", "bold red"
+        )
+    num_tokens = sum(len(answer.token_ids) for answer in answers)
+    return Text(
+        f"✓ All {num_tokens} tokens of {len(answers)} answers equal the unsharded model's.", "bold green"
+    )
+
+
+def _table(*headers: str, justify: JustifyMethod = "left") -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for header in headers:
+        table.add_column(header, justify=justify)
+    return table
+
+
+def _mark(good: bool) -> str:
+    return "[green]✓[/]" if good else "[red]✗[/]"

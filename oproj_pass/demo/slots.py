@@ -1,0 +1,97 @@
+"""A causal language model over slots of key-value cache, each slot at its own position.
+
+Decides where a token's keys and values are kept and what it may attend to. The model's code stays
+transformers'; which request sits in which slot is the scheduler's.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+NULL_SLOT = 0
+"""Where pad rows write: rows that a runner fills with zeros must not reach a request's slot."""
+
+
+class SlotDecoder(nn.Module):
+    """One step of decode for several slots at once.
+
+    Args:
+        model: a causal language model of transformers, in evaluation mode.
+        max_num_seqs: most requests at once; they take the slots 1 to ``max_num_seqs``.
+        max_model_len: tokens that a slot holds.
+    """
+
+    def __init__(self, model: PreTrainedModel, max_num_seqs: int, max_model_len: int) -> None:
+        super().__init__()
+        config = model.config
+        heads = config.num_key_value_heads
+        shape = (config.num_hidden_layers, 1 + max_num_seqs, heads, max_model_len, config.head_dim)
+        self.model = model
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        self.keys: Tensor
+        self.values: Tensor
+        self.register_buffer("keys", torch.zeros(shape, dtype=model.dtype, device=model.device))
+        self.register_buffer("values", torch.zeros(shape, dtype=model.dtype, device=model.device))
+
+    def forward(self, input_ids: Tensor, positions: Tensor, slots: Tensor) -> Tensor:
+        """The next token's logits, [T, vocabulary], for one token of each of T slots.
+
+        All inputs are [T], int64: the token, its position in its sequence, and the slot it belongs to.
+        """
+        layers = [
+            SlotLayer(keys, values, slots, positions)
+            for keys, values in zip(self.keys.unbind(), self.values.unbind(), strict=True)
+        ]
+        reachable = torch.arange(self.max_model_len, device=positions.device) <= positions[:, None]
+        output = self.model(
+            input_ids=input_ids[:, None],
+            position_ids=positions[:, None],
+            attention_mask=reachable[:, None, None, :],
+            past_key_values=Cache(layers=layers),
+        )
+        return output.logits[:, 0]  # type: ignore[no-any-return]
+
+    def copy_out(self, slot: int, num_tokens: int) -> Tensor:
+        """The keys and values of a slot's first tokens, [2, layers, heads, num_tokens, head_dim]."""
+        return torch.stack([self.keys[:, slot, :, :num_tokens], self.values[:, slot, :, :num_tokens]])
+
+    def copy_in(self, slot: int, saved: Tensor) -> None:
+        """Put back what ``copy_out`` returned, into any slot."""
+        num_tokens = saved.shape[3]
+        self.keys[:, slot, :, :num_tokens], self.values[:, slot, :, :num_tokens] = saved
+
+
+class SlotLayer(CacheLayerMixin):
+    """One layer's cache, [slots, heads, length, head_dim], as one step's rows see it."""
+
+    def __init__(self, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor) -> None:
+        super().__init__()
+        self.keys, self.values = keys, values
+        self.slots, self.positions = slots, positions
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keep each row's token, [T, heads, 1, head_dim]; return its slot's, [T, heads, length, head_dim]."""
+        self.keys[self.slots, :, self.positions] = key_states[:, :, 0]
+        self.values[self.slots, :, self.positions] = value_states[:, :, 0]
+        return self.keys[self.slots], self.values[self.slots]
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Nothing to do: the slots exist before the first step."""
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Every row attends over a whole slot, from its first token."""
+        return self.get_max_length(), 0
+
+    def get_seq_length(self) -> int:
+        """Unknown to the layer: every slot is at its own position."""
+        return 0
+
+    def get_max_length(self) -> int:
+        """Tokens that a slot holds."""
+        return self.keys.shape[2]
