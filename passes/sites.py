@@ -6,26 +6,18 @@ subclass) makes a near miss instead.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch._subclasses import FakeTensor
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.attention import Attention, Reached, trace_attention
-from oproj_pass.passes.gemm import Gemm, is_plain
-from oproj_pass.passes.provenance import (
-    nbytes,
-    parameter_paths,
-    parent_path,
-    real_value,
-    storage_of,
-    value_of,
-)
+from oproj_pass.passes.gemm import Gemm
+from oproj_pass.passes.provenance import nbytes, parameter_paths, parent_path, value_of
+from oproj_pass.passes.weights import other_reader, shared_storage, weight_refusal
 
 # Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
 DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", "*medusa*")
@@ -112,7 +104,7 @@ def _without_hidden_layers(attentions: list[Attention], reached: list[Reached]) 
 def _refusal(candidate: Reached, include: Sequence[str], exclude: Sequence[str]) -> str | None:
     if not candidate.is_attention:
         return "follows a token mixer without softmax attention (convolution, scan or linear attention)"
-    return _policy_refusal(candidate.path, include, exclude) or _weight_refusal(candidate.gemm)
+    return _policy_refusal(candidate.path, include, exclude) or weight_refusal(candidate.gemm)
 
 
 def _policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -> str | None:
@@ -127,27 +119,6 @@ def _policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -
 
 def _matches(path: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(path, glob) for glob in globs)
-
-
-def _weight_refusal(gemm: Gemm) -> str | None:
-    value, real = value_of(gemm.weight.source), real_value(gemm.weight.source)
-    if not is_plain(gemm):
-        return "scales its product or bias (alpha or beta is not 1)"
-    if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
-        return "has no static weight shape in the graph's metadata"
-    if (subclass := _dispatching_subclass(value if real is None else real)) is not None:
-        return f"has a weight of type {subclass.__name__}, a tensor subclass with its own dispatch"
-    if not value.is_floating_point() or value.element_size() < 2:
-        return f"has a {value.dtype} weight, a quantisation scheme that is not supported"
-    if real is not None and storage_of(real).nbytes() > nbytes(gemm.weight.source):
-        return "has a weight that is a part of a larger storage, which cannot be released"
-    return None
-
-
-def _dispatching_subclass(tensor: Tensor) -> type | None:
-    kind = type(tensor)
-    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
-    return kind if own else None
 
 
 def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Projection:
@@ -173,9 +144,10 @@ def _split_by_readers(
     by_weight = defaultdict(list)
     for site in sites:
         by_weight[site.weight].append(site)
-    aliases = _aliases(by_weight, paths)
+    aliases = shared_storage(by_weight, paths)
     strangers = {
-        weight: _other_reader(weight, users) or aliases.get(weight) for weight, users in by_weight.items()
+        weight: other_reader(weight, [site.gemm for site in users]) or aliases.get(weight)
+        for weight, users in by_weight.items()
     }
     kept = [site for site in sites if strangers[site.weight] is None]
     misses = [
@@ -184,30 +156,6 @@ def _split_by_readers(
         if strangers[site.weight] is not None
     ]
     return kept, misses
-
-
-def _aliases(weights: Collection[Node], paths: Mapping[Node, str] | None) -> dict[Node, str]:
-    """Per weight over whose storage lies another parameter, no projection's weight, that one's path."""
-    others = {
-        storage_of(real)._cdata: path
-        for node, path in (paths or {}).items()
-        if node not in weights and (real := real_value(node)) is not None
-    }
-    stored = {weight: real for weight in weights if (real := real_value(weight)) is not None}
-    shared = {weight: others.get(storage_of(real)._cdata) for weight, real in stored.items()}
-    return {weight: f"`{path}`" for weight, path in shared.items() if path is not None}
-
-
-def _other_reader(weight: Node, sites: list[Projection]) -> str | None:
-    read = {(site.gemm.node, (weight, *site.gemm.weight.chain, *site.gemm.copies)[-1]) for site in sites}
-    inner = {node for site in sites for node in (*site.gemm.weight.chain, *site.gemm.copies)}
-    if len({site.gemm.contraction_dim for site in sites}) > 1:
-        return "another projection that sums over its other dimension"
-    for node in (weight, *inner):
-        for user in node.users:
-            if user not in inner and ((user, node) not in read or user.all_input_nodes.count(node) > 1):
-                return f"`{user.name}`"
-    return None
 
 
 def _unserved(attentions: list[Attention], outputs: list[Reached], reached: list[Reached]) -> list[NearMiss]:

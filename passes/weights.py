@@ -1,0 +1,58 @@
+"""Whether a projection's weight may be replaced by its slices: what it is made of, and what else reads it."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensor
+from torch.fx import Node
+
+from oproj_pass.passes.gemm import Gemm, is_plain
+from oproj_pass.passes.provenance import nbytes, real_value, storage_of, value_of
+
+
+def weight_refusal(gemm: Gemm) -> str | None:
+    """Why the GEMM's weight cannot be replaced by its slices, None if it can."""
+    value, real = value_of(gemm.weight.source), real_value(gemm.weight.source)
+    if not is_plain(gemm):
+        return "scales its product or bias (alpha or beta is not 1)"
+    if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
+        return "has no static weight shape in the graph's metadata"
+    if (subclass := _dispatching_subclass(value if real is None else real)) is not None:
+        return f"has a weight of type {subclass.__name__}, a tensor subclass with its own dispatch"
+    if not value.is_floating_point() or value.element_size() < 2:
+        return f"has a {value.dtype} weight, a quantisation scheme that is not supported"
+    if real is not None and storage_of(real).nbytes() > nbytes(gemm.weight.source):
+        return "has a weight that is a part of a larger storage, which cannot be released"
+    return None
+
+
+def _dispatching_subclass(tensor: Tensor) -> type | None:
+    kind = type(tensor)
+    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
+    return kind if own else None
+
+
+def shared_storage(weights: Collection[Node], paths: Mapping[Node, str] | None) -> dict[Node, str]:
+    """Per weight over whose storage lies another parameter, no projection's weight, that one's path."""
+    others = {
+        storage_of(real)._cdata: path
+        for node, path in (paths or {}).items()
+        if node not in weights and (real := real_value(node)) is not None
+    }
+    stored = {weight: real for weight in weights if (real := real_value(weight)) is not None}
+    shared = {weight: others.get(storage_of(real)._cdata) for weight, real in stored.items()}
+    return {weight: f"`{path}`" for weight, path in shared.items() if path is not None}
+
+
+def other_reader(weight: Node, gemms: Sequence[Gemm]) -> str | None:
+    """What reads the weight besides the given GEMMs, in words; None if nothing does."""
+    read = {(gemm.node, (weight, *gemm.weight.chain, *gemm.copies)[-1]) for gemm in gemms}
+    inner = {node for gemm in gemms for node in (*gemm.weight.chain, *gemm.copies)}
+    if len({gemm.contraction_dim for gemm in gemms}) > 1:
+        return "another projection that sums over its other dimension"
+    for node in (weight, *inner):
+        for user in node.users:
+            if user not in inner and ((user, node) not in read or user.all_input_nodes.count(node) > 1):
+                return f"`{user.name}`"
+    return None
