@@ -4,7 +4,7 @@ Knows no pass by name. A pass is any callable ``(gm, example_inputs) -> PassReco
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -43,9 +43,16 @@ class GraphPass(Protocol):
 
 
 def run_passes(
-    gm: GraphModule, example_inputs: Sequence[Any], passes: Sequence[GraphPass]
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    passes: Sequence[GraphPass],
+    *,
+    observer: Callable[[PassRecord], None] | None = None,
 ) -> list[PassRecord]:
-    """Apply each pass to ``gm`` in place; raises what a pass raises, ``RuntimeError`` for a broken graph."""
+    """Apply each pass to ``gm`` in place; raises what a pass raises, ``RuntimeError`` for a broken graph.
+
+    ``observer`` is called after each pass, when ``gm`` has been checked.
+    """
     inputs = placeholders(gm)
     key = value_key(inputs[0]) if inputs else "val"
     records = []
@@ -61,4 +68,6 @@ def run_passes(
             len(record.changed), record.seconds * 1e3,
         )  # fmt: skip
         records.append(record)
+        if observer is not None:
+            observer(record)
     return records

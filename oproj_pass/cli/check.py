@@ -1,0 +1,35 @@
+"""`oproj check`: may this deployment shard o_proj, and if not, what is to change."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from oproj_pass.cli.output import Json, Status, finish, show
+from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
+
+EXAMPLE = "Example: oproj check decode.yaml"
+
+
+def run(
+    deployment: Annotated[
+        Path,
+        typer.Argument(
+            exists=True, dir_okay=False, help="Deployment in vLLM's field names: .yaml, .yml or .json."
+        ),
+    ],
+    json: Json = False,
+) -> None:
+    """Check a serving deployment against every rule, and report all findings at once.
+
+    Exit status: 0 no finding, 1 an error refuses the start, 3 warnings only, 2 the file is unusable.
+    """
+    report = check_deployment(Deployment.from_file(deployment))
+    show(report.to_dict(), report, as_json=json)
+    finish(_status(report))
+
+
+def _status(report: DeploymentReport) -> Status:
+    if not report.ok:
+        return Status.NO
+    return Status.WARNING if report.warnings else Status.OK

@@ -1,0 +1,69 @@
+"""`oproj diff`: two graphs, or one model's graph before and after sharding."""
+
+import json as json_
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oproj_pass.cli.hf_model import build_model, decode_step
+from oproj_pass.cli.output import Json, Status, finish, progress
+
+if TYPE_CHECKING:
+    from oproj_pass.passes.diff import GraphDiff
+
+EXAMPLE = "Example: oproj diff --model Llama/config.json --size 8 --html sharded.html"
+
+_Snapshot = Annotated[
+    Path | None,
+    typer.Argument(exists=True, dir_okay=False, help="A saved graph snapshot.", show_default=False),
+]
+
+
+def run(
+    before: _Snapshot = None,
+    after: _Snapshot = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, help="Compare this model's graph before and after sharding: a config.json."
+        ),
+    ] = None,
+    size: Annotated[int, typer.Option(min=2, help="Ranks that share a projection, with --model.")] = 8,
+    html: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write one self-contained page instead of text.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare two graphs saved with snapshot(graph).save(path), or a model before and after sharding.
+
+    Exit status as of diff: 0 the graphs are equal, 1 they differ, 2 bad input.
+    """
+    if (before is None or after is None) if model is None else (before is not None):
+        raise typer.BadParameter("give two snapshots, or --model alone")
+    diff = _of_snapshots(before, after) if model is None else _of_model(model, size)
+    if html is not None:
+        html.write_text(diff.to_html(), encoding="utf-8")
+    if json:
+        typer.echo(json_.dumps(diff.summary(), indent=2))
+    elif html is None:
+        typer.echo(diff.to_text(), nl=False)
+    finish(Status.NO if diff.groups else Status.OK)
+
+
+def _of_snapshots(before: Path | None, after: Path | None) -> "GraphDiff":
+    from oproj_pass.passes.diff import GraphSnapshot, diff_graphs  # noqa: PLC0415 - loads torch
+
+    assert before is not None
+    assert after is not None
+    return diff_graphs(GraphSnapshot.load(before), GraphSnapshot.load(after))
+
+
+def _of_model(path: Path, size: int) -> "GraphDiff":
+    with progress(f"building {path}") as status:
+        model = build_model(path, None)
+        status.update(f"capturing {type(model).__name__}: a second or two a layer")
+        from oproj_pass.explanation.rewrite import rewrite_graph  # noqa: PLC0415 - loads torch
+
+        history = rewrite_graph(model, size=size, **decode_step())
+        return history.diff(0, 1)

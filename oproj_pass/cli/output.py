@@ -1,0 +1,38 @@
+"""What all commands share of their output: exit status, JSON, the console for people."""
+
+import json
+from enum import IntEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+
+class Status(IntEnum):
+    """Exit status of every command."""
+
+    OK = 0
+    NO = 1
+    BAD_INPUT = 2
+    WARNING = 3
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def show(value: Any, text: RenderableType, *, as_json: bool) -> None:
+    """Print ``value`` as JSON, or ``text`` for people."""
+    if as_json:
+        typer.echo(json.dumps(value, indent=2))
+    else:
+        Console().print(text, soft_wrap=True)
+
+
+def progress(message: str) -> Any:
+    """A context that shows ``message`` on stderr while something long runs, if that is a terminal."""
+    return Console(stderr=True).status(message)
+
+
+def finish(status: Status) -> None:
+    """End the command with ``status``."""
+    raise typer.Exit(int(status))

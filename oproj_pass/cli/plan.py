@@ -1,0 +1,98 @@
+"""`oproj plan`: which decode step sizes to capture, each with its reason.
+
+The scheduler's limits come from options, from a deployment file, or from both; an option wins over the file.
+"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from oproj_pass.capture import CapturePlan, StepBound, load_histogram, plan_capture
+from oproj_pass.cli.output import Json, Status, finish, show
+from oproj_pass.deployment import Deployment
+from oproj_pass.errors import ConfigError
+
+EXAMPLE = "Example: oproj plan --max-num-seqs 24 --max-num-batched-tokens 8192 --num-speculative-tokens 1"
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(size) for size in re.split(r"[,\s]+", text.strip())]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a list of sizes such as 1,2,4,8") from None
+
+
+def run(
+    deployment: Annotated[
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="Deployment file, as for `oproj check`."),
+    ] = None,
+    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests in one step, R.")] = None,
+    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Most tokens in one step, T.")] = None,
+    num_speculative_tokens: Annotated[
+        int | None, typer.Option(help="Draft tokens a request and step.")
+    ] = None,
+    max_cudagraph_capture_size: Annotated[
+        int | None, typer.Option(help="Ceiling of the captured sizes.")
+    ] = None,
+    cudagraph_capture_sizes: Annotated[
+        str | None, typer.Option(metavar="1,2,4,..", help="Capture these instead of the default grid.")
+    ] = None,
+    platform: Annotated[
+        Literal["npu", "cuda"] | None, typer.Option(help="Whose defaults apply and are compared with.")
+    ] = None,
+    budget: Annotated[int | None, typer.Option(help="Most graphs that the device can hold.")] = None,
+    histogram: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Observed step sizes: JSON, or one size a line."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Plan the decode step sizes to capture, and say why each is there.
+
+    Exit status: 0 every possible decode step has a captured size, 3 some would run eager, 2 bad input.
+    """
+    options: dict[str, Any] = {
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_batched_tokens,
+        "num_speculative_tokens": num_speculative_tokens,
+        "max_cudagraph_capture_size": max_cudagraph_capture_size,
+        "cudagraph_capture_sizes": _sizes(cudagraph_capture_sizes) if cudagraph_capture_sizes else None,
+        "device_type": platform,
+    }
+    settings = _settings(deployment, {name: value for name, value in options.items() if value is not None})
+    plan = plan_capture(
+        StepBound(
+            settings["max_num_seqs"],
+            settings["max_num_batched_tokens"],
+            settings.get("num_speculative_tokens", 0),
+        ),
+        sizes=settings.get("cudagraph_capture_sizes"),
+        max_size=settings.get("max_cudagraph_capture_size"),
+        budget=budget,
+        histogram=None if histogram is None else load_histogram(histogram),
+        platform="npu" if settings.get("device_type", "npu") == "npu" else "cuda",
+    )
+    show(plan.to_dict(), _text(plan), as_json=json)
+    finish(Status.OK if plan.covers else Status.WARNING)
+
+
+def _settings(deployment: Path | None, options: dict[str, Any]) -> dict[str, Any]:
+    if deployment is not None:
+        return Deployment.from_file(deployment).model_dump() | options
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if name not in options:
+            raise ConfigError(f"--{name.replace('_', '-')} is missing: give it, or a deployment file")
+    return options
+
+
+def _text(plan: CapturePlan) -> Group:
+    lines = [Text(line) for line in plan.explain()]
+    if plan.warning:
+        lines[1].stylize("yellow")
+    sizes = " ".join(map(str, plan.sizes))
+    return Group(*lines, Text(f"for vLLM: --cudagraph-capture-sizes {sizes}"))
