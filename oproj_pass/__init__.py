@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from oproj_pass.config import OProjConfig
     from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
     from oproj_pass.report import ShardReport, shard_report
+    from oproj_pass.runtime import DecodeRunner
     from oproj_pass.state_dict import full_state_dict
 
 _MODULES = {
+    "DecodeRunner": "runtime",
     "Deployment": "deployment",
     "DeploymentReport": "deployment",
     "OProjConfig": "config",
@@ -36,6 +38,7 @@ _MODULES = {
 
 __all__ = [
     "ConfigError",
+    "DecodeRunner",
     "Deployment",
     "DeploymentReport",
     "EagerStepError",

@@ -1,0 +1,44 @@
+"""The README's commands are real, and its ten lines print what it says."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+SCRIPT = re.compile(r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun (.*?)\n(.*?)```", re.S)
+
+
+@pytest.mark.distributed
+def test_the_ten_lines_print_what_the_readme_shows(tmp_path):
+    name, code, arguments, expected = SCRIPT.search(README).groups()
+    (tmp_path / name).write_text(code)
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--master-addr",
+        "127.0.0.1",
+        "--master-port",
+        "0",
+    ]
+    result = subprocess.run(
+        [*launch, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines() == expected.splitlines()
+
+
+def test_the_two_commands_are_make_targets():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    commands = re.findall(r"^\$ make (\w+)", README, re.M)
+    assert commands == ["demo", "test"]
+    assert set(commands) <= set(targets)
+
+
+@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
+def test_every_link_leads_somewhere(link):
+    assert (ROOT / link).exists()
