@@ -32,7 +32,7 @@ class RankPool:
     def outcomes(self, function, *args, timeout=120, group_timeout=30, init=True):
         """Per rank, ``("result", value)``, ``("error", text)`` or ``("lost", text)`` for a dead process."""
         self._workers = self._workers or [_Worker() for _ in range(self.world)]
-        port = _free_port()
+        port = free_port()
         for rank, worker in enumerate(self._workers):
             worker.send((function, args, rank, self.world, port, group_timeout, init))
         outcomes = [worker.receive(timeout) for worker in self._workers]
@@ -107,7 +107,7 @@ def _run(function, args, rank, world, port, group_timeout, init):
             dist.destroy_process_group()
 
 
-def _free_port():
+def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
