@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ranks import free_port
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 SCRIPT = re.compile(r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun (.*?)\n(.*?)```", re.S)
@@ -16,15 +18,8 @@ SCRIPT = re.compile(r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun (.*?)\n
 def test_the_ten_lines_print_what_the_readme_shows(tmp_path):
     name, code, arguments, expected = SCRIPT.search(README).groups()
     (tmp_path / name).write_text(code)
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--master-addr",
-        "127.0.0.1",
-        "--master-port",
-        "0",
-    ]
+    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    launch = [sys.executable, "-m", "torch.distributed.run", *address]
     result = subprocess.run(
         [*launch, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
     )
