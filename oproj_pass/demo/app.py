@@ -1,6 +1,7 @@
 """One rank of the demonstration: load, answer unsharded, shard, serve, compare, report."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from rich.console import Console
-from torch import nn
+from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -49,7 +50,7 @@ class Options:
 def run(options: Options) -> int:
     """Take part as one rank; return the exit status, 1 if any token differs from the unsharded model's."""
     torch.set_num_threads(1)  # the ranks share the machine's cores
-    transformers_logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
         facts = _demonstrate(options)
@@ -80,7 +81,9 @@ def _demonstrate(options: Options) -> DemoFacts | None:
         num_layers = model.config.num_hidden_layers
         decoder = SlotDecoder(model, BOUND.max_num_seqs, MAX_PROMPT_TOKENS + options.max_tokens)
         served = _shard_and_serve(decoder, plan, requests, phases)
-    texts = [tokenizer.decode(request.output_token_ids, skip_special_tokens=True) for request in requests]
+    texts = [
+        str(tokenizer.decode(request.output_token_ids, skip_special_tokens=True)) for request in requests
+    ]
     answers = [answer_to(*found) for found in zip(requests, texts, references, strict=True)]
     ranks = _gather(_rank_facts(shard_report(decoder), served, answers))
     return (
@@ -130,11 +133,11 @@ def _shard_and_serve(
         offload_tokens=OFFLOAD_TOKENS,
     )
     total = tokens_left_anywhere(scheduler)
-    with phases.phase("decode, tokens", total) as advance:
+    with phases.phase("decode", total) as advance:
         return serve(scheduler, runner, lambda left: advance(total - left))
 
 
-def _compile(decoder: SlotDecoder) -> nn.Module:
+def _compile(decoder: SlotDecoder) -> Callable[..., Tensor]:
     """The only lines that a model needs to have its output projections sharded."""
     options = {
         "oproj_tensor_parallel_size": OPROJ_TENSOR_PARALLEL_SIZE,

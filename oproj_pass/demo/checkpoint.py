@@ -57,7 +57,7 @@ def unpack(gguf: Path, folder: Path) -> None:
 
 def load_checkpoint(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """A rank's own float32 model, in evaluation mode, and its tokenizer."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)  # in evaluation mode
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()  # pages mapped from a file would not be this rank's to free
     return model, AutoTokenizer.from_pretrained(folder)

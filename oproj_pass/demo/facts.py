@@ -23,18 +23,22 @@ class Answer:
     reference_token_ids: list[int]
 
     @property
-    def num_equal(self) -> int:
-        """Tokens before the first difference."""
-        pairs = zip(self.token_ids, self.reference_token_ids, strict=False)
-        return next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(self.token_ids))
+    def expected_token_ids(self) -> list[int]:
+        """What the answer has to be: the unsharded model's, of an aborted one as much as it got."""
+        if self.finish_reason == "abort":
+            return self.reference_token_ids[: len(self.token_ids)]
+        return self.reference_token_ids
 
     @property
     def equal(self) -> bool:
-        """Whether every token is the unsharded model's; an aborted answer is compared as far as it got."""
-        reference = self.reference_token_ids
-        if self.finish_reason == "abort":
-            reference = reference[: len(self.token_ids)]
-        return self.token_ids == reference
+        """Whether every token is the unsharded model's."""
+        return self.token_ids == self.expected_token_ids
+
+    @property
+    def num_equal(self) -> int:
+        """Tokens before the first difference."""
+        pairs = list(zip(self.token_ids, self.expected_token_ids, strict=False))
+        return next((i for i, (ours, theirs) in enumerate(pairs) if ours != theirs), len(pairs))
 
 
 @dataclass(frozen=True)

