@@ -1,13 +1,14 @@
 """Keeps a compiled callable from compiling, or from running eager, once its graphs are captured.
 
-Decides nothing about steps. Works for any callable: one that Dynamo never compiled passes every check here.
+Decides nothing about steps. A callable that Dynamo never compiled passes every check here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import set_fullgraph_compiled_frame_count
+from torch import nn
+from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import eval_frame
 from torch._dynamo.exc import FailOnRecompileLimitHit
@@ -20,8 +21,8 @@ _FAIL_ON_RECOMPILE = "fail_on_recompile"
 _SAFE_STANCES = ("default", _FAIL_ON_RECOMPILE)
 
 
-def compile_call(call: Call, num_sizes: int) -> tuple[Any, int]:
-    """Let ``call`` compile whatever it needs; returns its result and how many compiled frames it runs.
+def compile_call(call: Call, num_sizes: int) -> Any:
+    """Let ``call`` compile whatever it needs, and return its result.
 
     Dynamo may compile as often for each of ``num_sizes`` shapes as it may for one; by default it would run
     the ninth shape eager with no more than a warning. Beyond that, ``EagerStepError``.
@@ -37,7 +38,7 @@ def compile_call(call: Call, num_sizes: int) -> tuple[Any, int]:
             ),
         ):
             call()
-            return _counting_frames(call)  # again: a first call may build something lazily
+            return call()  # a first call may build something lazily, and the second then compiles again
     except FailOnRecompileLimitHit as error:
         raise EagerStepError(
             f"{num_sizes} sizes need more than torch._dynamo.config.recompile_limit = {limit} compilations "
@@ -45,20 +46,13 @@ def compile_call(call: Call, num_sizes: int) -> tuple[Any, int]:
         ) from error
 
 
-def seal(fn: Any, call: Call, frames: int) -> "SealedCall":
-    """``call``, proven to run compiled and to need no further compilation; else ``EagerStepError``."""
-    if frames == 0 and _is_compiled(fn):
-        raise EagerStepError(
-            "the model ran eager, not compiled: "
-            + (
-                unsafe_stance()
-                or "Dynamo gave its code up, as it does when the recompile limit is reached. Make the runner "
-                "before other calls of the model, or call torch._dynamo.reset() first"
-            )
-        )
-    sealed = SealedCall(call, frames)
-    sealed()
-    return sealed
+def let_compile_again(fn: Any, modules: Iterable[nn.Module]) -> None:
+    """Undo Dynamo's decision to run code eager for good, made when its recompile limit was used up."""
+    forwards = [type(part).forward for module in modules for part in module.modules()]
+    for function in (getattr(fn, "_torchdynamo_orig_callable", None), *forwards):
+        code = getattr(function, "__code__", None)
+        if code is not None and eval_frame._debug_get_cache_entry_list(code):
+            set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT))
 
 
 def unsafe_stance() -> str | None:
@@ -72,44 +66,27 @@ def unsafe_stance() -> str | None:
 class SealedCall:
     """A call that has compiled all it will ever compile.
 
-    Calling it raises ``EagerStepError`` where Dynamo would compile (naming the guard that failed), and where
-    fewer compiled frames run than at capture, which is how code past the recompile limit runs eager.
+    Calling it raises ``EagerStepError`` where Dynamo would compile again, naming the guard that failed.
     """
 
-    def __init__(self, call: Call, frames: int) -> None:
-        self._call, self._frames = call, frames
+    def __init__(self, call: Call) -> None:
+        self._call = call
 
     def __call__(self) -> Any:
         """Run the call; see the class for what it raises."""
         try:
             with torch.inference_mode(), torch.compiler.set_stance(_FAIL_ON_RECOMPILE):
-                output, frames = _counting_frames(self._call)
+                return self._call()
         except RuntimeError as error:
             # torch has no type of its own for this
-            if _FAIL_ON_RECOMPILE in str(error):
-                raise EagerStepError(
-                    f"a compiled frame would recompile, captured graphs are sealed: {_failed_guard(error)}"
-                ) from error
-            raise
-        if frames < self._frames:
-            raise EagerStepError(f"{self._frames - frames} of its {self._frames} compiled frames ran eager")
-        return output
-
-
-def _counting_frames(call: Call) -> tuple[Any, int]:
-    set_fullgraph_compiled_frame_count(0)
-    try:
-        output = call()
-    finally:
-        frames = set_fullgraph_compiled_frame_count(-1)
-    return output, frames
+            if _FAIL_ON_RECOMPILE not in str(error):
+                raise
+            raise EagerStepError(
+                f"a compiled frame would recompile, captured graphs are sealed: {_failed_guard(error)}"
+            ) from error
 
 
 def _failed_guard(error: RuntimeError) -> str:
     """The guards that failed, or the frame that was never compiled."""
     frame, _, guards = str(error).partition("guard failure(s):")
     return " ".join((f"guard {guards.strip()}" if guards else frame).split())
-
-
-def _is_compiled(fn: Any) -> bool:
-    return isinstance(fn, eval_frame.OptimizedModule) or hasattr(fn, "_torchdynamo_orig_callable")

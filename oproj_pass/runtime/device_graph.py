@@ -13,6 +13,8 @@ from oproj_pass.errors import ConfigError
 
 Call = Callable[[], Any]
 
+_GRAPH_TYPES = {"cuda": "CUDAGraph", "npu": "NPUGraph"}
+
 
 class Graph(Protocol):
     """One captured call."""
@@ -81,10 +83,9 @@ def device_graphs(device: torch.device) -> DeviceGraphs:
     """The graphs of a device. Raises ``ConfigError`` for one whose graphs are unknown."""
     if device.type == "cpu":
         return CallableGraphs()
-    if device.type == "cuda":
-        return AcceleratorGraphs(torch.cuda, torch.cuda.CUDAGraph)
-    if device.type == "npu":
-        return AcceleratorGraphs(torch.npu, torch.npu.NPUGraph)
+    if device.type in _GRAPH_TYPES:
+        module = getattr(torch, device.type)
+        return AcceleratorGraphs(module, getattr(module, _GRAPH_TYPES[device.type]))
     raise ConfigError(
         f"no device graphs for {device.type!r}: known are cpu, cuda and npu. Pass `graphs`, an object with a "
         "`capture(call)` method that returns one with `replay()`"

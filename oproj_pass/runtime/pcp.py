@@ -22,9 +22,9 @@ class ContextParallelStep:
         num_scheduled: tokens each request runs in this step, before any split.
         prompt_lens: prompt length of each request.
         num_computed: tokens each request had computed before this step, or a callable that waits for them.
-            With speculative decoding the count follows from an update that the device sends asynchronously; read
-            too early it is the previous step's and a decode is taken for a prefill. Pass the values only once
-            they have arrived, else a callable: it is called once, when the step asks.
+            With speculative decoding the count follows from an update that the device sends asynchronously;
+            read too early it is the previous step's, and a decode is taken for a prefill. Pass values only
+            once they have arrived, else a callable: it is called once, when the step asks.
     """
 
     pcp_size: int
@@ -47,13 +47,14 @@ class ContextParallelStep:
 def local_slots(slots: Tensor, pcp_size: int, rank: int) -> Tensor:
     """The slots [groups, tokens] that ``rank`` writes, out of [groups, P * tokens] in rank-major order.
 
-    ``slots`` may be non-contiguous: it is reshaped, never viewed. Raises ``ConfigError`` if P does not divide it.
+    ``slots`` may be non-contiguous: it is reshaped, never viewed. Raises ``ConfigError`` if P does not
+    divide it.
     """
     groups, total = slots.shape
     if total % pcp_size:
         raise ConfigError(
-            f"slots of shape {tuple(slots.shape)} do not split over pcp_size={pcp_size} ranks: pad each rank's "
-            "part to the same number of tokens"
+            f"slots of shape {tuple(slots.shape)} do not split over pcp_size={pcp_size} ranks: pad each "
+            "rank's part to the same number of tokens"
         )
     return slots.reshape(groups, pcp_size, total // pcp_size)[:, rank]
 

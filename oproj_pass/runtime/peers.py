@@ -47,9 +47,8 @@ class Peers:
                 self._call_roll(found, kind)
             self._stop(f"waited for ranks {list(self.group.ranks)}: {found}. {_RESTART}")
         rows = [StepRow.unpack(replies.rows[place]) for place in range(len(self.group.ranks))]
-        found = disagreement(rows, self.group.ranks)
-        if found is not None:
-            self._stop(f"{found}. {_RESTART}")
+        if (difference := disagreement(rows, self.group.ranks)) is not None:
+            self._stop(f"{difference}. {_RESTART}")
         self.last = AgreedStep.of(rows, self.group.ranks)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s, meeting %d: %s", self.name, self.num_meetings, self.last.agreement)

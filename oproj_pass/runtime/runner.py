@@ -21,14 +21,14 @@ from oproj_pass.errors import ConfigError, EagerStepError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.compiled import compile_call, seal, unsafe_stance
+from oproj_pass.runtime.compiled import SealedCall, compile_call, let_compile_again, unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
-from oproj_pass.runtime.seal import WeightWatch, shard_groups
+from oproj_pass.runtime.seal import WeightWatch, modules_of, shard_groups
 from oproj_pass.runtime.wire import StepKind
 
 logger = logging.getLogger(__name__)
@@ -145,12 +145,15 @@ class DecodeRunner:
         with self._failing_together("capture"):
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
             self._dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
-            self._device_graphs = self._device_graphs or device_graphs(self._inputs.device)
+            graphs = (
+                device_graphs(self._inputs.device) if self._device_graphs is None else self._device_graphs
+            )
+            let_compile_again(self.fn, modules_of(self.fn))
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
                 self._peers.meet_equally(StepKind.CAPTURE, size)
             with self._failing_together(f"capture of size {size}"):
-                self._graphs[size] = self._capture_size(size, self._device_graphs)
+                self._graphs[size] = self._capture_size(size, graphs)
         self._weights = WeightWatch(self.fn)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
@@ -244,11 +247,14 @@ class DecodeRunner:
         return size
 
     def _capture_size(self, size: int, graphs: DeviceGraphs) -> Graph:
-        call = partial(self.fn, **self._inputs.arguments(size))
-        output, frames = compile_call(call, len(self.plan.sizes))
+        call: Callable[[], Any] = partial(self.fn, **self._inputs.arguments(size))
+        output = compile_call(call, len(self.plan.sizes))
         self._outputs.require_fitting(output, size)
         self._join_shards()
-        return graphs.capture(seal(self.fn, call, frames) if self.armed else call)
+        if self.armed:
+            call = SealedCall(call)
+            call()
+        return graphs.capture(call)
 
     def _join_shards(self) -> None:
         """Stay in step with the ranks that the weights turned out to be sharded over."""

@@ -12,6 +12,7 @@ from oproj_pass.groups import shard_group
 from oproj_pass.runtime import DecodeRunner
 
 TIMEOUT = 4.0
+PATIENCE = 4 * TIMEOUT  # three waits and a loaded machine
 PLAN = plan_capture(StepBound(8, 64), sizes=[4, 8])
 
 
@@ -20,34 +21,37 @@ def die():
     os._exit(1)
 
 
+def whole_group():
+    return shard_group(dist.get_world_size(), None, 30)
+
+
 class Exchanging:
-    """Rows x hidden in, the same rows out, after a round trip that hangs or corrupts if rows are unequal.
+    """[rows, 3] in, the doubled rows out, after a round trip that hangs or corrupts if rows are unequal.
 
     ``fail_at``: call number -> what to do between the two collectives of that call.
     """
 
-    def __init__(self, group, fail_at=None):
-        self.group, self.fail_at, self.calls = group, fail_at or {}, 0
+    def __init__(self):
+        self.group, self.fail_at, self.calls = whole_group(), {}, []
 
     def __call__(self, x):
-        self.calls += 1
+        self.calls.append((len(x), x.data_ptr()))
         sent = x.repeat(self.group.size, 1)
         received, returned = torch.empty_like(sent), torch.empty_like(sent)
         dist.all_to_all_single(received, sent, group=self.group.device)
-        self.fail_at.get(self.calls, lambda: None)()
+        self.fail_at.get(len(self.calls), lambda: None)()
         dist.all_to_all_single(returned, received, group=self.group.device)
         return 2 * returned[: len(x)]
 
 
-def serving(fn=None, *, plan=PLAN, fail_at=None, rows=None, example=None, **options):
-    """A captured runner over all ranks; ``fail_at`` counts calls from the first step on."""
-    group = shard_group(dist.get_world_size(), None, 30)
-    fn = fn or Exchanging(group)
-    options = {"timeout": TIMEOUT, "capture_timeout": 30.0, **options}
-    runner = DecodeRunner(fn, plan, rows=rows or {"x": 0}, group=group, **options)
+def serving(fn=None, *, plan=PLAN, rows=None, example=None, **options):
+    """A captured runner over all ranks."""
+    fn = Exchanging() if fn is None else fn
+    options = {"timeout": TIMEOUT, "capture_timeout": 30.0, "group": whole_group(), **options}
+    runner = DecodeRunner(fn, plan, rows=rows or {"x": 0}, **options)
     runner.capture(example or {"x": torch.zeros(1, 3)})
     if isinstance(fn, Exchanging):
-        fn.calls, fn.fail_at = 0, fail_at or {}
+        fn.calls.clear()
     return runner
 
 

@@ -1,20 +1,17 @@
 """Whatever one rank does, every other one gets an error that names it and why, well before a timeout."""
 
+import time
 from functools import partial
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from oproj_pass.capture import GraphMode
-from tests.distributed.runtime.ranks import TIMEOUT, batch, caught, checked_step, die, serving
+from oproj_pass.runtime import StepKind, StepRow, exchange
+from tests.distributed.runtime.ranks import PATIENCE, TIMEOUT, batch, caught, checked_step, die, serving
 
 pytestmark = pytest.mark.distributed
-PATIENCE = 4 * TIMEOUT  # three waits and a loaded machine
-
-
-@pytest.fixture(params=[2, 4])
-def ranks(request):
-    return request.getfixturevalue({2: "two_ranks", 4: "four_ranks"}[request.param])
 
 
 def refused_step(culprit_brings, **culprit_options):
@@ -78,32 +75,23 @@ def test_different_counts_run_at_the_size_of_the_largest(ranks):
 
 
 def dying(moment):
-    at_exchange = {3: die} if dist.get_rank() == 1 and moment == "inside the step" else {}
-    runner = serving(fail_at=at_exchange)
-    if moment == "inside the agreement" and dist.get_rank() == 1:
-        control = runner._agreement.group.group.control
-
-        def exchange(row, timeout):
-            if runner.num_meetings == meetings + 2:  # only the last rank hears of it
-                control.send([_tensor(row)], dist.get_world_size() - 1, 0x0970).wait()
-                die()
-            return original(row, timeout)
-
-        meetings, original = runner.num_meetings, runner._agreement.group.exchange
-        runner._agreement.group.exchange = exchange
+    runner, culprit = serving(), dist.get_rank() == 1
     checked_step(runner, 3)
-    checked_step(runner, 2)
-    if moment == "before the agreement" and dist.get_rank() == 1:
+    if culprit and moment == "before the agreement":
         die()
-    first = caught(lambda: checked_step(runner, 4))
-    again = caught(lambda: checked_step(runner, 4))
-    return first, again
+    if culprit and moment == "inside the agreement":
+        tell_only_the_last_rank(runner)
+        die()
+    if culprit and moment == "inside the step":
+        runner.fn.fail_at = {2: die}
+    return [caught(lambda: checked_step(runner, 4)) for _ in range(2)]
 
 
-def _tensor(row):
-    import torch
-
-    return torch.frombuffer(row, dtype=torch.uint8)
+def tell_only_the_last_rank(runner):
+    row = StepRow("model", StepKind.STEP, runner.num_meetings, 4, GraphMode.FULL).pack()
+    last = dist.get_world_size() - 1
+    control = runner._peers.group.group.control
+    control.send([torch.frombuffer(row, dtype=torch.uint8)], last, exchange._TAG).wait()
 
 
 @pytest.mark.parametrize("moment", ["before the agreement", "inside the agreement", "inside the step"])
@@ -126,8 +114,6 @@ def never_arriving():
     runner = serving()
     checked_step(runner, 3)
     if dist.get_rank() == 1:
-        import time
-
         time.sleep(2 * TIMEOUT)
     return caught(lambda: checked_step(runner, 2))
 
