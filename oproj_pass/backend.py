@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError, OProjError, WeightReleasedError
 from oproj_pass.graph_agreement import agree_on_graph, report_failure
-from oproj_pass.groups import ShardGroup, shard_group, world_size
+from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.passes import PassRecord, ShardOProj, fingerprint, run_passes
 from oproj_pass.passes.ops import registered
 from oproj_pass.passes.provenance import placeholders
@@ -64,7 +64,7 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inne
     try:
         (record,) = run_passes(gm, list(inputs.values()), [_sharding_pass(policy, config)])
         _require_unreleased(inputs, record if policy.group else None)
-    except OProjError as error:
+    except Exception as error:
         _tell_peers(error, policy.group, config)
         raise
     _log(record, policy.group)
@@ -158,10 +158,11 @@ def _record_readers(inputs: Mapping[Node, Any], sites: Any) -> None:
     )
 
 
-def _tell_peers(error: OProjError, group: ShardGroup | None, config: OProjConfig) -> None:
+def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig) -> None:
     """Peers may have no error of their own: bring them this one instead of leaving them waiting."""
-    size = config.oproj_tensor_parallel_size
-    if group is None and isinstance(size, int) and size > 1 and world_size(config.group) % size == 0:
+    world, size = world_size(config.group), config.oproj_tensor_parallel_size
+    size = automatic_size(world, ()) if size == "auto" else size
+    if group is None and size > 1 and world % size == 0:
         group = shard_group(size, config.group, config.timeout)
     if group is not None:
         report_failure(group, error)
@@ -172,7 +173,13 @@ def _log(record: PassRecord, group: ShardGroup | None) -> None:
     total = sum(site.nbytes for site in {site.weight: site for site in record.matches}.values())
     logger.info("%d output projections %s, %.1f MB of full weights", len(record.matches), what, total / 1e6)
     for miss in record.near_misses:
-        logger.warning("%s is left alone: %s", miss.path, miss.reason)
+        logger.info("%s is left alone: %s", miss.path, miss.reason)
+    if group and record.near_misses:
+        first = record.near_misses[0]
+        logger.warning(
+            "%d projections or attentions are left alone, the first is %s: it %s (all of them at level INFO)",
+            len(record.near_misses), first.path, first.reason,
+        )  # fmt: skip
 
 
 class _Unwrapped(ShortenTraceback):

@@ -11,7 +11,7 @@ import zlib
 import torch
 import torch.distributed as dist
 
-from oproj_pass.errors import GroupMismatchError, OProjError
+from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.passes.fingerprint import Fingerprint, first_difference
 
@@ -38,7 +38,7 @@ def agree_on_graph(group: ShardGroup, mine: Fingerprint) -> None:
         )
 
 
-def report_failure(group: ShardGroup, error: OProjError) -> None:
+def report_failure(group: ShardGroup, error: Exception) -> None:
     """Bring ``error`` to peers that wait in ``agree_on_graph``; a peer that is gone changes nothing here."""
     if group.has_peers:
         try:

@@ -4,7 +4,7 @@ Everything that can be refused is refused here, before any weight or any compile
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,7 +34,8 @@ class GraphPolicy:
 
     def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
         """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
-        judged = [(site, self._storage_refusal(site, sites)) for site in sites]
+        others = _storages({site.weight for site in sites}, self.inputs)
+        judged = [(site, self._storage_refusal(site, others)) for site in sites]
         sites = [site for site, reason in judged if reason is None]
         near_misses += [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
         _require_expected(sites, near_misses, self.config.expected_sites)
@@ -77,21 +78,17 @@ class GraphPolicy:
             control_group_name=group.control.group_name if self.config.check_uniform else None,
         )
 
-    def _storage_refusal(self, site: Projection, sites: Sequence[Projection]) -> str | None:
+    def _storage_refusal(self, site: Projection, others: Mapping[int, Node]) -> str | None:
         weight = self.inputs[site.weight]
         if not isinstance(weight, Tensor) or type(weight) is ReleasedParameter:
             return None
         storage = weight.untyped_storage()
         if not weight.is_meta and storage.nbytes() > weight.numel() * weight.element_size():
             return "has a weight that is a view into a larger storage"
-        taken = {other.weight for other in sites}
-        for node, value in self.inputs.items():
-            if node not in taken and isinstance(value, Tensor) and _same_storage(value, storage):
-                return f"has a weight that shares its storage with `{node.name}`"
+        if storage._cdata in others:
+            return f"has a weight that shares its storage with `{others[storage._cdata].name}`"
         reader = self.store.reader_of(weight)
-        return (
-            None if reader is None else f"has a weight that another compiled graph reads in full (`{reader}`)"
-        )
+        return reader and f"has a weight that another compiled graph reads in full (`{reader}`)"
 
     def _require_sites(self, sites: Sequence[Projection], near_misses: Sequence[NearMiss]) -> None:
         reason: Any = getattr(self.gm, "compile_subgraph_reason", None)
@@ -117,8 +114,12 @@ class GraphPolicy:
         logger.warning("the graph holds %s", message)
 
 
-def _same_storage(value: Tensor, storage: torch.UntypedStorage) -> bool:
-    return bool(value.untyped_storage()._cdata == storage._cdata)
+def _storages(weights: Collection[Node], inputs: Mapping[Node, Any]) -> dict[int, Node]:
+    """The storages behind all inputs that are not among ``weights``, by identity."""
+    rest = {
+        node: value for node, value in inputs.items() if node not in weights and isinstance(value, Tensor)
+    }
+    return {value.untyped_storage()._cdata: node for node, value in rest.items()}
 
 
 def _require_expected(

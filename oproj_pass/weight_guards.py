@@ -29,15 +29,13 @@ def accept_released(weights: Iterable[Node]) -> None:
 
 
 def _guard_signature(builder: Any, guard: Guard) -> None:
-    expected = signature_of(builder.get(guard))
+    weight = builder.get(guard)
+    expected = weight.shard.signature if type(weight) is ReleasedParameter else Signature.of(weight)
+
+    def matches(value: Any) -> bool:
+        if type(value) is ReleasedParameter:
+            return value.shard.signature == expected
+        return isinstance(value, nn.Parameter) and Signature.of(value) == expected
+
     description = [f"{guard.name} has the signature {expected}, released or not"]
-    builder.get_guard_manager(guard).add_lambda_guard(
-        lambda value: isinstance(value, nn.Parameter) and signature_of(value) == expected,
-        description,
-        guard.user_stack,
-    )
-
-
-def signature_of(weight: Any) -> Signature:
-    """The signature of a weight's full values."""
-    return weight.shard.signature if type(weight) is ReleasedParameter else Signature.of(weight)
+    builder.get_guard_manager(guard).add_lambda_guard(matches, description, guard.user_stack)
