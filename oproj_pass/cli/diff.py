@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oproj_pass.cli.hf_model import build_model, decode_step
+from oproj_pass.cli.hf_model import build_model, decode_step, model_errors
 from oproj_pass.cli.output import Json, Status, finish, progress
 
 if TYPE_CHECKING:
@@ -65,5 +65,5 @@ def _of_model(path: Path, size: int) -> "GraphDiff":
         status.update(f"capturing {type(model).__name__}: a second or two a layer")
         from oproj_pass.explanation.rewrite import rewrite_graph  # noqa: PLC0415 - loads torch
 
-        history = rewrite_graph(model, size=size, **decode_step())
-        return history.diff(0, 1)
+        with model_errors(path):
+            return rewrite_graph(model, size=size, **decode_step()).diff(0, 1)

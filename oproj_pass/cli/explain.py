@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from oproj_pass.cli.hf_model import build_model, decode_step
+from oproj_pass.cli.hf_model import build_model, decode_step, model_errors
 from oproj_pass.cli.output import Json, Status, finish, progress, show
 
 EXAMPLE = "Example: oproj explain DeepSeek-V3/config.json --oproj-tensor-parallel-size 8"
@@ -43,6 +43,7 @@ def run(
             "include": include or (),
             "exclude": exclude or (),
         }
-        report = explain(model, config=config, **decode_step())
+        with model_errors(path):
+            report = explain(model, config=config, **decode_step())
     show(report.to_dict(), report, as_json=json)
     finish(Status.OK if any(map(report.fits, report.sizes)) else Status.NO)

@@ -1,11 +1,15 @@
 """Builds a Hugging Face model from its config.json alone: on ``meta``, with no weights and no network."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from oproj_pass.deployment.loaders import read_file
-from oproj_pass.errors import ConfigError
+from oproj_pass.errors import ConfigError, OProjError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,20 +31,33 @@ def build_model(path: Path, dtype: str | None) -> "nn.Module":
 
     path = path / "config.json" if path.is_dir() else path
     fields = read_file(path)
-    kind = fields.get("model_type")
+    kind = str(fields.get("model_type"))
     if kind not in CONFIG_MAPPING:
         raise ConfigError(
             f"{path}: model_type is {kind!r}, required: one that the installed transformers knows. "
             "A model with code of its own is explained with oproj_pass.explain(model, ...)."
         )
-    fields.pop("quantization_config", None)  # its kernels need a device and weights
-    try:
+    if fields.pop("quantization_config", None):  # its kernels need a device and weights
+        typer.echo(
+            "note: quantization_config is left out, bytes are those of the unquantised weights", err=True
+        )
+    with model_errors(path):
         config = CONFIG_MAPPING[kind].from_dict(fields).get_text_config(decoder=True)
         weights = getattr(torch, dtype) if dtype else config.dtype or torch.bfloat16
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, dtype=weights).eval()  # type: ignore[no-any-return]
-    except Exception as error:  # whatever a config's and a model's own code raises
-        raise ConfigError(f"{path}: transformers cannot build {kind!r}: {error}") from error
+            model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=weights)  # type: ignore[no-untyped-call]
+        return model.eval()
+
+
+@contextmanager
+def model_errors(path: Path) -> Iterator[None]:
+    """Turn whatever a config's or a model's own code raises into a ``ConfigError``."""
+    try:
+        yield
+    except OProjError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{path}: {type(error).__name__}: {error}") from error
 
 
 def decode_step() -> "dict[str, Any]":

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
+_FILE_WIDTH = 120  # where there is no terminal whose width could be asked
+
 
 class Status(IntEnum):
     """Exit status of every command."""
@@ -25,7 +27,10 @@ def show(value: Any, text: RenderableType, *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(value, indent=2))
     else:
-        Console().print(text, soft_wrap=True)
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=_FILE_WIDTH)
+        console.print(text, soft_wrap=True)
 
 
 def progress(message: str) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._dynamo import utils
+from torch._dynamo.exc import BackendCompilerFailed
 
 from oproj_pass.errors import ConfigError, WeightReleasedError
 from oproj_pass.explanation.isolation import isolated_compile
@@ -39,7 +40,10 @@ def capture_graphs(
     """
     model, args, kwargs = _copy(model, args, kwargs)
     with isolated_compile(backend) as compile_, _random_state_kept(model), torch.no_grad():
-        compile_(_fresh(_call))(model, args, kwargs)
+        try:
+            compile_(_fresh(_call))(model, args, kwargs)
+        except BackendCompilerFailed as failure:
+            raise failure.inner_exception from None
         return [_describe(reason) for reason in utils.graph_break_reasons]
 
 

@@ -19,6 +19,8 @@ from torch._C._dynamo.eval_frame import (
 from torch._dynamo import config, convert_frame, eval_frame, pgo, utils
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 
+from oproj_pass.errors import ConfigError
+
 _NO_RECOMPILE_LIMIT = 2**31 - 1
 
 
@@ -27,12 +29,15 @@ def isolated_compile(backend: Callable[..., Any]) -> Iterator[Callable[[Callable
     """Yields a stand-in for ``torch.compile`` whose compiled code and statistics vanish on leaving.
 
     The recompile limit does not apply in it. Compiled code of this process is neither used nor changed.
+    Raises ``ConfigError`` if the environment turns Dynamo off.
     """
     compiler = torch._dynamo.optimize(
-        backend,  # type: ignore[arg-type]
+        backend,
         isolate_recompiles=True,
         recompile_limit=_NO_RECOMPILE_LIMIT,
     )
+    if not isinstance(compiler, eval_frame.OptimizeContext):
+        raise ConfigError("Dynamo is turned off: unset TORCHDYNAMO_DISABLE")
     with ExitStack() as stack:
         stack.enter_context(_statistics_kept())
         stack.callback(_forget, compiler._isolate_recompiles_id, backend)
@@ -70,7 +75,7 @@ def _forget(region: int, backend: Callable[..., Any]) -> None:
     for reference in convert_frame.input_codes.seen:
         if (code := reference()) is not None and (entries := _get_cache_entries_for_region(code, region)):
             for entry in entries:
-                guards = entry.guard_manager
-                guards.extra_state.invalidate(entry, DeletedGuardManagerWrapper("end of capture"))
+                if (state := entry.guard_manager.extra_state) is not None:
+                    state.invalidate(entry, DeletedGuardManagerWrapper("end of capture"))
             if _get_total_cache_entry_count(code) == len(entries):
                 reset_code(code)

@@ -13,7 +13,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from oproj_pass.passes.diff.labels import fold_paths
+from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
+from oproj_pass.passes.diff.labels import fold_paths, format_value
+from oproj_pass.passes.diff.snapshot import NodeSnapshot
 
 if TYPE_CHECKING:
     from oproj_pass.explanation.report import ExplainReport, ProjectionRow
@@ -25,15 +27,17 @@ class _Section:
 
     title: str
     headers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     text_columns: int
 
 
 def to_rich(report: "ExplainReport") -> RenderableType:
     """The report for a terminal."""
     parts: list[RenderableType] = [Text(_headline(report), style="bold")]
-    parts += [_table(section) for section in _sections(report) if section.rows]
-    parts += [Text(note) for note in _notes(report)]
+    for section in _sections(report):
+        if section.rows:
+            parts += [Text(), _table(section)]
+    parts += [Text(), *map(Text, _notes(report))]
     return Group(*parts)
 
 
@@ -50,11 +54,12 @@ def to_html(report: "ExplainReport") -> str:
 
 
 def format_nbytes(nbytes: int) -> str:
-    """``0.109 GiB``, ``12.5 KiB``, ``96 B``: GiB from a tenth of one on."""
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
-        if abs(nbytes) >= size / 10:
-            return f"{nbytes / size:.3f} {unit}"
-    return f"{nbytes / 1024:.1f} KiB" if abs(nbytes) >= 1024 else f"{nbytes} B"
+    """``0.109 GiB``, ``12.5 MiB``, ``3.0 KiB``, ``96 B``: GiB from a tenth of one on."""
+    if abs(nbytes) >= 2**30 / 10:
+        return f"{nbytes / 2**30:.3f} GiB"
+    if abs(nbytes) >= 2**20:
+        return f"{nbytes / 2**20:.1f} MiB"
+    return f"{nbytes / 2**10:.1f} KiB" if abs(nbytes) >= 2**10 else f"{nbytes} B"
 
 
 def _headline(report: "ExplainReport") -> str:
@@ -62,7 +67,7 @@ def _headline(report: "ExplainReport") -> str:
     breaks = f", {len(report.graph_breaks)} graph break(s)" if report.graph_breaks else ""
     return (
         f"{report.model}: {len(report.projections)} output projection(s), "
-        f"{format_nbytes(report.full_nbytes)} of weights on every rank ({graphs}{breaks})"
+        f"{format_nbytes(report.full_nbytes)} of weights on every rank; {graphs}{breaks}"
     )
 
 
@@ -70,7 +75,7 @@ def _sections(report: "ExplainReport") -> Iterator[_Section]:
     yield _projections(report)
     yield _totals(report)
     yield _Section(
-        "left alone",
+        "Left alone",
         ("where", "reason", "weight"),
         [
             (path, reason, format_nbytes(nbytes) if nbytes else "")
@@ -79,7 +84,7 @@ def _sections(report: "ExplainReport") -> Iterator[_Section]:
         2,
     )
     yield _Section(
-        "graph breaks",
+        "Graph breaks",
         ("at", "reason", "times"),
         [
             (break_.source, break_.reason, str(times))
@@ -95,24 +100,15 @@ def _projections(report: "ExplainReport") -> _Section:
         (
             _times(path, row.calls),
             row.gemm,
-            f"{row.dtype}[{row.out_features}, {row.in_features}]",
-            row.scheme,
+            _weight(row),
             f"as {row.shares_weight_with}" if row.shares_weight_with else format_nbytes(row.nbytes),
             format_nbytes(row.saved_nbytes(size)) if row.fits(size) else "does not fit",
             format_nbytes(row.sent_nbytes(size)) if row.fits(size) else "",
         )
         for path, row in _folded(report.projections)
     ]
-    headers = (
-        "output projection",
-        "GEMM",
-        "weight [H, K]",
-        "scheme",
-        "full",
-        f"saved N={size}",
-        "sent/token",
-    )
-    return _Section("each", headers, rows, 4)
+    headers = ("output projection", "GEMM", "weight [H, K]", "full", f"saved N={size}", "sent/token")
+    return _Section("Projections", headers, rows, 3)
 
 
 def _totals(report: "ExplainReport") -> _Section:
@@ -126,13 +122,15 @@ def _totals(report: "ExplainReport") -> _Section:
         for size in report.sizes
         if report.fits(size)
     ]
-    return _Section("together", ("N", "saved", "net of buffers", "sent/token"), rows, 0)
+    return _Section("Totals", ("N", "saved", "saved net", "sent/token"), rows, 0)
 
 
 def _notes(report: "ExplainReport") -> Iterator[str]:
     if not report.projections:
         yield "Nothing to shard."
         return
+    buffers = format_nbytes(COMMUNICATION_BUFFER_NBYTES)
+    yield f"Net of the communication buffers, {buffers} on every rank whatever the model."
     fitting = ", ".join(map(str, report.fitting_sizes)) or "none"
     yield f"oproj_tensor_parallel_size that divides every K: {fitting}."
     for size in report.sizes:
@@ -161,6 +159,11 @@ def _folded_misses(report: "ExplainReport") -> Iterator[tuple[str, str, int]]:
     for (reason, nbytes), paths in groups.items():
         for path in fold_paths(paths):
             yield path, reason, nbytes
+
+
+def _weight(row: "ProjectionRow") -> str:
+    value = NodeSnapshot("", "", "", shape=(row.out_features, row.in_features), dtype=row.dtype)
+    return format_value(value) + ("" if row.scheme == "dense" else f" {row.scheme}")
 
 
 def _times(path: str, calls: int) -> str:

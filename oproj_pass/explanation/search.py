@@ -137,7 +137,7 @@ class _Search:
 
 
 def _storage(tensor: Tensor) -> int:
-    return storage_of(tensor)._cdata
+    return int(storage_of(tensor)._cdata)
 
 
 def _full_path(path: str, here: Sequence[str | None], names: Sequence[str | None]) -> str:
