@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 
 import networkx as nx
 
-__all__ = ["Layout", "place_nodes"]
+__all__ = ["Layout", "Point", "place_nodes"]
 
 _ROW_GAP = 38.0
 _COLUMN_GAP = 22.0
@@ -22,7 +22,7 @@ _BEND_WIDTH = 8.0
 _SWEEPS = 12
 
 _Cell = tuple[int, int, int]  # (source, user, rank) of a bend; (node, -1, 0) of a node
-_Point = tuple[float, float]
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class Layout:
 
     width: float
     height: float
-    centres: dict[int, _Point]
-    routes: dict[tuple[int, int], list[_Point]]
+    centres: dict[int, Point]
+    routes: dict[tuple[int, int], list[Point]]
 
 
 def place_nodes(sizes: Mapping[int, tuple[float, float]], edges: Mapping[tuple[int, int], float]) -> Layout:

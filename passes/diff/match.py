@@ -6,7 +6,8 @@ right after a rewrite in place but shifted after a new trace, so they count last
 1. inputs of the graph and its output, by target;
 2. nodes with equal surroundings that occur once in each graph, wide surroundings first;
 3. the same operator for the same matched users;
-4. in execution order, the same operator next to a matched neighbour (a linear whose weight is matched);
+4. in execution order, the same operator, in any spelling, next to a matched neighbour (a linear whose
+   weight is matched);
 5. the same operator and name, unless inputs and module path say otherwise;
 6. the same name with another operator, next to a matched neighbour.
 
@@ -19,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 
+from oproj_pass.passes.diff.labels import short_name
 from oproj_pass.passes.diff.neighbourhood import MAX_TELLING_USERS, neighbourhood_labels
 from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot, Ref
 
@@ -77,19 +79,16 @@ class _Matching:
         for node in self.open_before.values():
             for position, name in enumerate(node.inputs):
                 if self._is_telling(name):
-                    readers[name, position, node.op, node.target].append(node)
+                    readers[name, position, short_name(node)].append(node)
         found = False
         for new in list(self.open_after.values()):
             candidates = self._same_call_before(new) or [
                 old
                 for position, name in enumerate(new.inputs)
-                for old in readers.get((self.backward.get(name), position, new.op, new.target), ())
+                for old in readers.get((self.backward.get(name), position, short_name(new)), ())
                 if old.name in self.open_before and _compatible(old, new) and not self._is_claimed(old, new)
             ]
-            best = max(
-                candidates, key=lambda old: (self._agreeing(old, new), _likeness(new, old)), default=None
-            )
-            found |= self._match(best, new)
+            found |= self._match(max(candidates, key=partial(self._support, new), default=None), new)
         return found
 
     def match_by_users(self) -> bool:
@@ -101,23 +100,18 @@ class _Matching:
             users = self.after.users[node.name]
             if not users or any(user in self.open_after for user, _ in users):
                 return None
-            return (
-                node.op,
-                node.target,
-                frozenset((self.backward[user], position) for user, position in users),
-            )
+            known = frozenset((self.backward[user], position) for user, position in users)
+            return node.op, node.target, known
 
         return self._match_equal(key_before, key_after)
 
     def match_by_name(self) -> bool:
-        return self._match_named(
-            lambda old, new: (
-                (old.op, old.target) == (new.op, new.target)
-                and (
-                    old.path == new.path != "" or self._agreeing(old, new) > 0 or not self._conflict(old, new)
-                )
-            )
-        )
+        def same(old: NodeSnapshot, new: NodeSnapshot) -> bool:
+            if (old.op, old.target) != (new.op, new.target):
+                return False
+            return old.path == new.path != "" or self._agreeing(old, new) > 0 or not self._conflict(old, new)
+
+        return self._match_named(same)
 
     def match_other_operator(self) -> bool:
         return self._match_named(
@@ -182,6 +176,9 @@ class _Matching:
     def _is_telling(self, name: str) -> bool:
         return len(self.before.users[name]) <= MAX_TELLING_USERS
 
+    def _support(self, new: NodeSnapshot, old: NodeSnapshot) -> tuple[int, tuple[bool, ...]]:
+        return self._agreeing(old, new), _likeness(new, old)
+
     def _agreeing(self, old: NodeSnapshot, new: NodeSnapshot) -> int:
         """How many arguments are the same matched node, hubs not counted."""
         pairs = zip(old.inputs, new.inputs, strict=False)
@@ -197,5 +194,5 @@ def _compatible(old: NodeSnapshot, new: NodeSnapshot) -> bool:
     return not old.path or not new.path or old.path == new.path
 
 
-def _likeness(new: NodeSnapshot, old: NodeSnapshot) -> tuple[bool, bool, bool]:
+def _likeness(new: NodeSnapshot, old: NodeSnapshot) -> tuple[bool, ...]:
     return old.path == new.path, old.name == new.name, old.source == new.source

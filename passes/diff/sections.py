@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from oproj_pass.passes.diff.boxes import edge_value
 from oproj_pass.passes.diff.changes import Kind
 from oproj_pass.passes.diff.hunks import HunkGroup
 from oproj_pass.passes.diff.labels import fold_paths, shorten
 from oproj_pass.passes.diff.markup import Markup, element
-from oproj_pass.passes.diff.svg import draw_hunk, edge_value
+from oproj_pass.passes.diff.svg import draw_hunk
 from oproj_pass.passes.diff.text import group_title, hunk_lines
 from oproj_pass.passes.diff.traffic import collective_name, payload
 

