@@ -22,11 +22,10 @@ BASE = options(
     bos_token_id=1,
     eos_token_id=2,
 )
-GQA = options(BASE, num_key_value_heads=2)
-WIDE = options(GQA, head_dim=16)  # K = 64, H = 32
+GQA = BASE | options(num_key_value_heads=2)
+WIDE = GQA | options(head_dim=16)  # K = 64, H = 32
 GPT = options(n_embd=32, n_head=4, n_layer=2, vocab_size=50, bos_token_id=1, eos_token_id=2)
-MLA = options(
-    BASE,
+MLA = BASE | options(
     num_key_value_heads=4,
     q_lora_rank=16,
     kv_lora_rank=16,
