@@ -65,6 +65,8 @@ class PassHistory:
         """The graph after ``number`` passes; raises ``ConfigError`` for one that was not kept."""
         if not self.snapshots:
             raise ConfigError("this history keeps no states: make it with PassHistory(snapshots=True)")
+        if not self._states:
+            raise ConfigError("nothing has run yet: there is no state to show")
         if not 0 <= number < len(self._states):
             raise ConfigError(
                 f"there is no state {number}: states are 0 (before any pass) to {len(self._states) - 1}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 _ROOT = re.compile(r"^[LG]\['[^']*'\](\[\d+\])?")
-_CONTAINER = re.compile(r"\._(?:modules|parameters|buffers)\b")
+_CONTAINER = re.compile(r"\._(?:modules|parameters|buffers|orig_mod)\b")
 _INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
 
 

@@ -116,7 +116,7 @@ def _rewrite(gm: GraphModule, site: Projection, exchange: Exchange) -> list[Node
     for node in created:
         inherit_origin(node, gemm.node)
     gemm.node.replace_all_uses_with(result)
-    graph.erase_node(gemm.node)
+    gemm.erase()
     return created
 
 

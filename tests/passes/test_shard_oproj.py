@@ -58,6 +58,10 @@ def test_keeps_every_ranks_result_on_an_aten_graph(world, projection, decompose)
     assert largest_error(decoder(projection=projection), world, decompose=decompose) < 1e-5
 
 
+def test_keeps_every_ranks_result_for_a_linear_that_decomposes_to_a_broadcast_weight(world):
+    assert largest_error(decoder(), world, (2, 3, 32), decompose=True) < 1e-5
+
+
 @pytest.mark.parametrize("shape", [(1, 32), (2, 3, 32)])
 def test_keeps_every_ranks_result_for_any_number_of_leading_dimensions(world, shape):
     assert largest_error(decoder(), world, shape) < 1e-5
