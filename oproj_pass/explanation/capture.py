@@ -38,13 +38,20 @@ def capture_graphs(
     Raises ``ConfigError`` if ``model`` is no module or cannot be copied, ``WeightReleasedError`` if weights
     of it are already sharded, and whatever the model raises.
     """
-    model, args, kwargs = _copy(model, args, kwargs)
+    model, args, kwargs = _copy(module_of(model), args, kwargs)
     with isolated_compile(backend) as compile_, _random_state_kept(model), torch.no_grad():
         try:
             compile_(_fresh(_call))(model, args, kwargs)
         except BackendCompilerFailed as failure:
             raise failure.inner_exception from None
         return [_describe(reason) for reason in utils.graph_break_reasons]
+
+
+def module_of(model: Any) -> nn.Module:
+    """The module to capture, the one behind it if ``model`` is compiled; ``ConfigError`` if it is none."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model is a {type(model).__name__}, required: a torch.nn.Module")
+    return unwrap(model)
 
 
 def _call(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -59,9 +66,6 @@ def _fresh(function: Callable[..., Any]) -> FunctionType:
 def _copy(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any]]:
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model is a {type(model).__name__}, required: a torch.nn.Module")
-    model = unwrap(model)
     shared: dict[int, Any] = {}
     for name, parameter in model.named_parameters():
         if type(parameter) is ReleasedParameter:

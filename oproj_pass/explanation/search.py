@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.explanation.capture import GraphBreak, capture_graphs
+from oproj_pass.explanation.capture import GraphBreak, capture_graphs, module_of
 from oproj_pass.explanation.report import ExplainReport, ProjectionRow
 from oproj_pass.passes import NearMiss, Projection, ShardOProj, run_passes
 from oproj_pass.passes.ops import registered
 from oproj_pass.passes.provenance import parameter_paths, placeholders, storage_of, value_of
 from oproj_pass.policy import GraphPolicy
-from oproj_pass.report import unwrap
 from oproj_pass.store import ShardStore
 
 
@@ -35,9 +34,10 @@ def explain(model: nn.Module, *args: Any, config: Any = None, **kwargs: Any) -> 
     that is already sharded, and whatever the model raises.
     """
     config = OProjConfig.from_options(config)
-    search = _Search(model, config)
-    breaks = capture_graphs(model, args, kwargs, search)
-    return search.report(type(unwrap(model)).__name__, breaks)
+    module = module_of(model)
+    search = _Search(module, config)
+    breaks = capture_graphs(module, args, kwargs, search)
+    return search.report(type(module).__name__, breaks)
 
 
 class _Search:
@@ -45,7 +45,7 @@ class _Search:
 
     def __init__(self, model: nn.Module, config: OProjConfig) -> None:
         self.config = config
-        self.names = {id(p): name for name, p in unwrap(model).named_parameters()}
+        self.names = {id(p): name for name, p in model.named_parameters()}
         self.rows: dict[str, ProjectionRow] = {}
         self.misses: dict[NearMiss, None] = {}
         self.weights: dict[str, int] = {}  # projection's path -> its weight's storage
