@@ -1,0 +1,44 @@
+"""`oproj check`: the exit status says what the report says."""
+
+import json
+
+import pytest
+
+
+def test_exits_0_for_a_node_that_keeps_every_rule(oproj, decode_node):
+    result = oproj("check", decode_node())
+    assert result.exit_code == 0
+    assert result.stdout.startswith("may start: 0 error(s), 0 warning(s)")
+
+
+def test_exits_1_for_an_error_and_lists_all_of_them(oproj, decode_node):
+    result = oproj("check", decode_node(tensor_parallel_size=2, data_parallel_size=6), "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [finding["rule"] for finding in report["findings"]] == [2, 3]
+    assert report["ok"] is False
+
+
+def test_exits_3_for_warnings_only_and_prints_them_once(oproj_process, decode_node):
+    result = oproj_process("check", decode_node(max_num_seqs=600))
+    assert result.returncode == 3
+    assert result.stdout.count("rule 13") == 1
+    assert not result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"max_num_seq": 4}', "did you mean 'max_num_seqs'"),
+        ("{", "is malformed"),
+        ("[]", "holds a list"),
+        ('{"max_num_seqs": "many"}', "max_num_seqs is 'many'"),
+    ],
+)
+def test_exits_2_for_a_file_that_is_no_deployment(oproj, tmp_path, content, message):
+    path = tmp_path / "decode.json"
+    path.write_text(content)
+    result = oproj("check", path)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not result.stdout

@@ -1,0 +1,83 @@
+"""`oproj diff`: two saved graphs, or a model before and after sharding."""
+
+import json
+
+import pytest
+import torch
+
+from oproj_pass.explanation.rewrite import rewrite_graph
+from oproj_pass.passes.diff import diff_graphs
+from tests.support.models import decoder
+
+
+@pytest.fixture(scope="module")
+def states():
+    history = rewrite_graph(decoder(layers=2), torch.randn(5, 32), size=4)
+    return history.state(0), history.state(1)
+
+
+@pytest.fixture
+def saved(states, tmp_path):
+    paths = tmp_path / "before.json", tmp_path / "after.json"
+    for graph, path in zip(states, paths, strict=True):
+        graph.save(path)
+    return paths
+
+
+def test_prints_the_diff_of_two_snapshots(oproj, states, saved):
+    result = oproj("diff", *saved)
+    assert result.exit_code == 1
+    assert result.stdout == diff_graphs(*states).to_text()
+
+
+def test_exits_0_for_equal_graphs(oproj, saved):
+    result = oproj("diff", saved[0], saved[0])
+    assert result.exit_code == 0
+    assert result.stdout.startswith("no difference")
+
+
+def test_prints_the_counts_as_json(oproj, states, saved):
+    assert json.loads(oproj("diff", *saved, "--json").stdout) == diff_graphs(*states).summary()
+
+
+def test_writes_one_page(oproj, states, saved, tmp_path):
+    page = tmp_path / "page.html"
+    result = oproj("diff", *saved, "--html", page)
+    assert not result.stdout
+    assert page.read_text(encoding="utf-8") == diff_graphs(*states).to_html()
+
+
+def test_compares_a_model_before_and_after(oproj, llama):
+    pytest.importorskip("transformers")
+    result = oproj("diff", "--model", llama(), "--size", 4, "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["collectives"] == {
+        name: {"before": 0, "after": 2} for name in ("all_to_all_single", "reduce_scatter_tensor")
+    }
+
+
+def test_refuses_a_size_that_does_not_divide(oproj, llama):
+    pytest.importorskip("transformers")
+    result = oproj("diff", "--model", llama(), "--size", 3)
+    assert result.exit_code == 2
+    assert "K = 32 input features cannot be split" in result.stderr
+
+
+def test_refuses_a_file_that_is_no_snapshot(oproj, llama):
+    result = oproj("diff", llama(), llama())
+    assert result.exit_code == 2
+    assert "not a graph snapshot" in result.stderr
+
+
+def test_refuses_a_page_where_no_file_can_be(oproj, saved, tmp_path):
+    result = oproj("diff", *saved, "--html", tmp_path / "nowhere" / "page.html")
+    assert result.exit_code == 2
+    assert "nowhere" in result.stderr
+
+
+@pytest.mark.parametrize("given", [(), ("one",), ("both", "and a model")])
+def test_refuses_anything_but_two_snapshots_or_a_model(oproj, saved, llama, given):
+    arguments = {0: (), 1: (saved[0],), 2: (*saved, "--model", llama())}[len(given)]
+    result = oproj("diff", *arguments)
+    assert result.exit_code == 2
+    assert "two snapshots, or --model alone" in " ".join(result.stderr.split())

@@ -1,0 +1,57 @@
+"""`oproj explain`: a model from its config.json alone."""
+
+import json
+
+import pytest
+
+pytest.importorskip("transformers")
+
+
+def test_explains_a_config_file(oproj, llama):
+    result = oproj("explain", llama(), "--oproj-tensor-parallel-size", 4, "--json")
+    report = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert [row["path"] for row in report["projections"]] == [
+        f"model.layers.{i}.self_attn.o_proj" for i in range(2)
+    ]
+    assert {row["dtype"] for row in report["projections"]} == {"bfloat16"}
+    assert report["sizes"]["4"]["saved_nbytes"] == 2 * 32 * 32 * 2 * 3 // 4
+
+
+def test_explains_the_folder_that_holds_it(oproj, llama):
+    result = oproj("explain", llama().parent, "--dtype", "float32", "--exclude", "model.layers.0.*")
+    assert result.exit_code == 0
+    assert "model.layers.1.self_attn.o_proj" in result.stdout
+    assert "f32[32, 32]" in result.stdout
+    assert "matches an `exclude` glob" in result.stdout
+
+
+def test_says_that_a_quantisation_is_left_out(oproj, llama):
+    result = oproj("explain", llama(quantization_config={"quant_method": "fp8"}), "--json")
+    assert "quantization_config is left out" in result.stderr
+    assert len(json.loads(result.stdout)["projections"]) == 2
+
+
+@pytest.mark.parametrize("arguments", [("--oproj-tensor-parallel-size", 5), ("--exclude", "*")])
+def test_exits_1_where_nothing_can_be_sharded(oproj, llama, arguments):
+    assert oproj("explain", llama(), *arguments).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "unheard_of"}, "model_type is 'unheard_of', required"),
+        ({"num_attention_heads": 0}, "config.json: ZeroDivisionError"),
+    ],
+)
+def test_exits_2_for_a_config_that_makes_no_model(oproj, llama, changes, message):
+    result = oproj("explain", llama(**changes))
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_says_how_to_get_transformers(oproj, llama, monkeypatch):
+    monkeypatch.setattr("oproj_pass.cli.hf_model.find_spec", lambda name: None)
+    result = oproj("explain", llama())
+    assert result.exit_code == 2
+    assert "pip install 'oproj-pass[hf]'" in result.stderr

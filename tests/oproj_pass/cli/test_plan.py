@@ -1,0 +1,74 @@
+"""`oproj plan`: the planner's own answers, from options, from a file, or from both."""
+
+import json
+
+import pytest
+
+from oproj_pass.capture import CapturePlan, StepBound, plan_capture
+
+LIMITS = ("--max-num-seqs", 24, "--max-num-batched-tokens", 8192)
+
+
+def planned(result):
+    return CapturePlan.from_dict(json.loads(result.stdout))
+
+
+def test_plans_from_options(oproj):
+    result = oproj("plan", *LIMITS, "--num-speculative-tokens", 1, "--json")
+    assert result.exit_code == 0
+    assert planned(result) == plan_capture(StepBound(24, 8192, 1))
+
+
+def test_plans_from_a_deployment(oproj, decode_node):
+    assert planned(oproj("plan", decode_node(), "--json")) == plan_capture(StepBound(24, 8192, 1))
+
+
+def test_an_option_wins_over_the_file(oproj, decode_node):
+    result = oproj("plan", decode_node(), "--max-num-seqs", 12, "--platform", "cuda", "--json")
+    assert planned(result) == plan_capture(StepBound(12, 8192, 1), platform="cuda")
+
+
+@pytest.mark.parametrize("sizes", ["1,2,24", "1 2 24", "1, 2, 24"])
+def test_takes_the_users_sizes(oproj, sizes):
+    result = oproj("plan", *LIMITS, "--cudagraph-capture-sizes", sizes, "--json")
+    assert planned(result) == plan_capture(StepBound(24, 8192), sizes=[1, 2, 24])
+
+
+def test_takes_a_budget_and_a_histogram(oproj, tmp_path):
+    observed = tmp_path / "steps.txt"
+    observed.write_text("3\n3\n3\n20\n")
+    result = oproj("plan", *LIMITS, "--budget", 2, "--histogram", observed, "--json")
+    assert planned(result) == plan_capture(StepBound(24, 8192), budget=2, histogram={3: 3, 20: 1})
+
+
+def test_says_why_each_size_is_there_and_how_to_set_it(oproj):
+    result = oproj("plan", *LIMITS)
+    plan = plan_capture(StepBound(24, 8192))
+    for line in plan.explain():
+        assert line in result.stdout
+    assert f"--cudagraph-capture-sizes {' '.join(map(str, plan.sizes))}" in result.stdout
+
+
+def test_exits_3_where_steps_would_run_eager(oproj):
+    result = oproj("plan", *LIMITS, "--max-cudagraph-capture-size", 16)
+    assert result.exit_code == 3
+    assert "Raise max_cudagraph_capture_size to 24" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--max-num-seqs is missing"),
+        (("--max-num-seqs", 24), "--max-num-batched-tokens is missing"),
+        (("--max-num-seqs", 24, "--max-num-batched-tokens", 8), "below max_num_seqs"),
+        ((*LIMITS, "--budget", 0), "budget=0 must be at least 1"),
+        ((*LIMITS, "--cudagraph-capture-sizes", "1;2"), "is not a list of sizes"),
+        ((*LIMITS, "--platform", "tpu"), "--platform"),
+        ((*LIMITS, "--histogram", "nowhere.json"), "does not exist"),
+    ],
+)
+def test_exits_2_and_says_what_is_wrong(oproj, arguments, message):
+    result = oproj("plan", *arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert not result.stdout
