@@ -6,6 +6,7 @@ never guessed: a square input, or a table that happens to be as long as the batc
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch import Tensor
 from oproj_pass.errors import ConfigError
 
 Pad = int | float | bool
+
+_REMEMBERED_SHAPES = 64  # steps of one load follow each other, and judging or slicing anew is slower
 
 
 class RowBuffer:
@@ -26,33 +29,36 @@ class RowBuffer:
         flat = torch.empty(self._count(sizes[-1]), dtype=example.dtype, device=example.device)
         self.views = {size: flat[: self._count(size)].view(self._shape_of(size)) for size in sizes}
         flat.fill_(pad)
+        self._rows_in = lru_cache(_REMEMBERED_SHAPES)(self._count_rows)
+        self._parts = lru_cache(_REMEMBERED_SHAPES)(self._split)
 
     def rows_of(self, value: Any) -> int:
         """Rows that ``value`` brings; raises ``ConfigError`` if it cannot fill this buffer."""
         _require_tensor(self.name, value, self.dtype)
-        shape = tuple(value.shape)
-        rows = shape[self.dim] if len(shape) == len(self._shape) else -1
-        if shape != self._shape_of(rows):
-            wanted = ["num_tokens" if d == self.dim else str(n) for d, n in enumerate(self._shape)]
-            raise ConfigError(
-                f"input {self.name!r} has shape {shape}, required is ({', '.join(wanted)}) as in the example "
-                "it was captured with"
-            )
-        return rows
+        return self._rows_in(value.shape)
 
     def load(self, value: Tensor, rows: int, size: int) -> None:
         """Copy ``value`` in, and overwrite every row that it does not bring with the pad value."""
-        view = self.views[size]
-        if rows == size:
-            view.copy_(value)
-            return
-        head, tail = view.split_with_sizes([rows, size - rows], self.dim)
+        head, tail = self._parts(rows, size)
         head.copy_(value)
         tail.fill_(self.pad)
 
     def padding(self, rows: int) -> Tensor:
         """A value of ``rows`` rows of padding."""
         return torch.full(self._shape_of(rows), self.pad, dtype=self.dtype, device=self.device)
+
+    def _count_rows(self, shape: torch.Size) -> int:
+        rows = shape[self.dim] if len(shape) == len(self._shape) else -1
+        if shape != self._shape_of(rows):
+            wanted = ["num_tokens" if d == self.dim else str(n) for d, n in enumerate(self._shape)]
+            raise ConfigError(
+                f"input {self.name!r} has shape {tuple(shape)}, required is ({', '.join(wanted)}) as in the "
+                "example it was captured with"
+            )
+        return rows
+
+    def _split(self, rows: int, size: int) -> tuple[Tensor, ...]:
+        return self.views[size].split_with_sizes([rows, size - rows], self.dim)
 
     def _shape_of(self, rows: int) -> tuple[int, ...]:
         return (*self._shape[: self.dim], rows, *self._shape[self.dim + 1 :])

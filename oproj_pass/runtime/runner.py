@@ -233,9 +233,13 @@ class DecodeRunner:
         if size is None:
             with torch.inference_mode():
                 return self.fn(**brought.inputs)
-        with self._failing_together("replay"):
+        try:
             self._inputs.load(brought.inputs, brought.rows, size)
             return self._outputs.trim(self._graphs[size].replay(), brought.rows, size)
+        except Exception as error:
+            if self._peers is None:
+                raise
+            self._peers.fail("replay", error)
 
     def _dispatch(self, brought: Brought) -> int | None:
         """The captured size to replay; None, which is eager, only where there is no group."""

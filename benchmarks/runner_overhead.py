@@ -1,0 +1,165 @@
+"""What a decode step costs beyond the model: the runner's parts, next to the compiled call itself.
+
+    python benchmarks/runner_overhead.py
+
+Calls alternate between the plain compiled function and the runner, so that a busy machine slows both. The
+group answers at once with a copy of this rank's row, which leaves the network out: the collective's own time
+depends on the deployment and is reported by `--ranks`.
+"""
+
+import argparse
+import multiprocessing as mp
+import os
+import time
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from oproj_pass.capture import GraphMode, StepBound, plan_capture
+from oproj_pass.groups import shard_group
+from oproj_pass.runtime import ControlGroup, DecodeRunner, Replies, StepKind
+from oproj_pass.runtime.guard import require_replay
+
+HIDDEN, TOKENS, SIZE = 64, 13, 16
+PLAN = plan_capture(StepBound(SIZE, 4096), sizes=[1, 2, 4, 8, SIZE])
+
+
+class InstantPeer:
+    """A second rank that always brings what this one brings."""
+
+    ranks, rank = (0, 1), 0
+
+    def exchange(self, row, timeout):
+        return Replies({0: row, 1: row})
+
+    def limit_collectives(self, timeout):
+        pass
+
+
+class Model(nn.Module):
+    def __init__(self, layers=4):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(HIDDEN, HIDDEN) for _ in range(layers))
+
+    def forward(self, x, positions, slots):
+        for layer in self.layers:
+            x = layer(x)
+        return x + positions[:, None] + slots[:, None]
+
+
+def batch(num_tokens):
+    return {
+        "x": torch.randn(num_tokens, HIDDEN),
+        "positions": torch.arange(num_tokens),
+        "slots": torch.arange(num_tokens),
+    }
+
+
+def microseconds(calls, rounds):
+    """The least time of one call of each, over rounds in which the calls take turns."""
+    times = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, call in calls.items():
+            call()
+            start = time.perf_counter()
+            call()
+            times[name].append((time.perf_counter() - start) * 1e6)
+    return {name: min(values) for name, values in times.items()}
+
+
+def measure(rounds):
+    fn = torch.compile(Model().eval(), backend="eager", dynamic=False, fullgraph=True)
+    runner = DecodeRunner(
+        fn, PLAN, rows={"x": 0, "positions": 0, "slots": 0}, pad={"slots": -1}, group=InstantPeer()
+    )
+    runner.capture(batch(1))
+    inputs, padded = batch(TOKENS), runner._inputs.arguments(SIZE)
+    agreed = runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL)
+    output = runner._graphs[SIZE].replay()
+    with torch.inference_mode():
+        parts = {
+            "the compiled function, called directly": partial(fn, **padded),
+            "a step of the runner": partial(runner.step, inputs),
+            "check inputs, constants, stance and weights": lambda: runner._bring(
+                inputs, None, GraphMode.FULL, True
+            ),
+            "  of which where the weights are": runner._weights.moved,
+            "agree, without the network": lambda: runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL),
+            "dispatch": lambda: PLAN.dispatch(TOKENS),
+            "guard": lambda: require_replay(agreed, SIZE, PLAN),
+            "copy into persistent inputs, pad": lambda: runner._inputs.load(inputs, TOKENS, SIZE),
+            "replay": runner._graphs[SIZE].replay,
+            "trim": lambda: runner._outputs.trim(output, TOKENS, SIZE),
+        }
+        return microseconds(parts, rounds)
+
+
+def report(times):
+    direct, step, check, _, agree, dispatch, guard, copy, replay, trim = times.values()
+    table = Table(title=f"One decode step: {TOKENS} tokens at size {SIZE}, three inputs, least time")
+    table.add_column("part")
+    table.add_column("µs", justify="right")
+    table.add_column("of the direct call", justify="right")
+    for name, value in times.items():
+        table.add_row(name, f"{value:.1f}", f"{value / direct:.2f}x")
+    table.add_section()
+    alone = check + dispatch + guard + copy + trim + replay - direct
+    for name, value in {
+        "overhead, agreement aside: sum of the parts": alone,
+        "overhead, agreement aside: step less direct": step - direct - agree,
+    }.items():
+        table.add_row(f"[bold]{name}", f"[bold]{value:.1f}", f"{value / direct:.2f}x")
+    Console().print(table)
+
+
+def agreement_on_ranks(rank, world, port, steps):
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    group = shard_group(world, None, 30)
+    control, row = ControlGroup(group), bytearray(512)
+    rows = [torch.empty(512, dtype=torch.uint8) for _ in range(world)]
+    mine = torch.zeros(512, dtype=torch.uint8)
+    times = microseconds(
+        {
+            "agreement (direct exchange)": lambda: control.exchange(row, 30),
+            "dist.all_gather of the same row": lambda: dist.all_gather(rows, mine, group=group.control),
+        },
+        steps,
+    )
+    if rank == 0:
+        table = Table(title=f"The collective on {world} gloo ranks of this machine, least time")
+        table.add_column("collective")
+        table.add_column("µs", justify="right")
+        for name, value in times.items():
+            table.add_row(name, f"{value:.0f}")
+        Console().print(table)
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--ranks", type=int, nargs="*", default=[], help="also time the collective")
+    parser.add_argument("--port", type=int, default=29577)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    report(measure(options.rounds))
+    for world in options.ranks:
+        arguments = (world, options.port, max(50, options.rounds // 10))
+        workers = [
+            mp.get_context("spawn").Process(target=agreement_on_ranks, args=(rank, *arguments))
+            for rank in range(world)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+
+
+if __name__ == "__main__":
+    main()
