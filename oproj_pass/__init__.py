@@ -21,6 +21,7 @@ from oproj_pass.errors import (
 if TYPE_CHECKING:
     from oproj_pass.config import OProjConfig
     from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
+    from oproj_pass.explanation import ExplainReport, explain
     from oproj_pass.report import ShardReport, shard_report
     from oproj_pass.runtime import DecodeRunner
     from oproj_pass.state_dict import full_state_dict
@@ -29,9 +30,11 @@ _MODULES = {
     "DecodeRunner": "runtime",
     "Deployment": "deployment",
     "DeploymentReport": "deployment",
+    "ExplainReport": "explanation",
     "OProjConfig": "config",
     "ShardReport": "report",
     "check_deployment": "deployment",
+    "explain": "explanation",
     "full_state_dict": "state_dict",
     "shard_report": "report",
 }
@@ -42,6 +45,7 @@ __all__ = [
     "Deployment",
     "DeploymentReport",
     "EagerStepError",
+    "ExplainReport",
     "GroupMismatchError",
     "OProjConfig",
     "OProjError",
@@ -49,6 +53,7 @@ __all__ = [
     "SiteMismatchError",
     "WeightReleasedError",
     "check_deployment",
+    "explain",
     "full_state_dict",
     "shard_report",
 ]
