@@ -40,7 +40,7 @@ def main() -> int:
     try:
         return run(Options(options.model, options.max_tokens, options.json))
     except OProjError as error:
-        print(f"rank {os.environ['RANK']}: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
+        sys.stderr.write(f"rank {os.environ['RANK']}: {type(error).__name__}: {error}\n")
         return 2
 
 

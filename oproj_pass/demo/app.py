@@ -1,6 +1,7 @@
 """One rank of the demonstration: load, answer unsharded, shard, serve, compare, report."""
 
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +27,7 @@ from oproj_pass.demo.scheduler import Scheduler
 from oproj_pass.demo.serve import Served, empty_rows, serve, tokens_left_anywhere
 from oproj_pass.demo.slots import SlotDecoder
 from oproj_pass.deployment import PreemptionPolicy
+from oproj_pass.groups import require_fitting_size
 from oproj_pass.report import ShardReport, shard_report
 from oproj_pass.runtime import DecodeRunner
 
@@ -48,18 +50,23 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Take part as one rank; return the exit status, 1 if any token differs from the unsharded model's."""
+    """Take part as one rank; return the exit status, 1 if any token differs from the unsharded model's.
+
+    Raises:
+        ConfigError: the ranks cannot be paired, or the weights are not there.
+    """
     torch.set_num_threads(1)  # the ranks share the machine's cores
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
+        require_fitting_size(OPROJ_TENSOR_PARALLEL_SIZE, None)
         facts = _demonstrate(options)
     finally:
         dist.destroy_process_group()
     if facts is None:
         return 0
     if options.json:
-        print(json.dumps(facts.to_dict(), indent=2))  # noqa: T201
+        sys.stdout.write(json.dumps(facts.to_dict(), indent=2) + "\n")
     else:
         render(facts, Console())
     return 0 if facts.tokens_equal else 1
@@ -86,11 +93,9 @@ def _demonstrate(options: Options) -> DemoFacts | None:
     ]
     answers = [answer_to(*found) for found in zip(requests, texts, references, strict=True)]
     ranks = _gather(_rank_facts(shard_report(decoder), served, answers))
-    return (
-        DemoFacts(_model_name(options), num_layers, OPROJ_TENSOR_PARALLEL_SIZE, plan, ranks)
-        if ranks
-        else None
-    )
+    if not ranks:
+        return None
+    return DemoFacts(_model_name(options), num_layers, OPROJ_TENSOR_PARALLEL_SIZE, plan, ranks)
 
 
 def _model_name(options: Options) -> str:

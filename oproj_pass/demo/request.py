@@ -45,9 +45,9 @@ class Request:
         return len(self.prompt_token_ids) + self.max_tokens - 1 - self.num_computed_tokens
 
     def append(self, token_id: int, stop_token_ids: frozenset[int]) -> None:
-        """Take the result of computing `next_token_id`; during the prompt it is no answer yet."""
+        """Take the result of computing `next_token_id`; an answer only after the last known token."""
         self.num_computed_tokens += 1
-        if self.num_computed_tokens < len(self.prompt_token_ids):
+        if self.num_computed_tokens < len(self.prompt_token_ids) + len(self.output_token_ids):
             return
         self.output_token_ids.append(token_id)
         if token_id in stop_token_ids:

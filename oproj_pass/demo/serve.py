@@ -66,7 +66,8 @@ def step_inputs(running: list[Request]) -> dict[str, Tensor]:
 
 def empty_rows(num_tokens: int) -> dict[str, Tensor]:
     """Inputs of tokens that belong to no request."""
-    return {name: torch.full((num_tokens,), NULL_SLOT) for name in ("input_ids", "positions", "slots")}
+    zeros = torch.zeros(num_tokens, dtype=torch.int64)
+    return {"input_ids": zeros, "positions": zeros, "slots": torch.full((num_tokens,), NULL_SLOT)}
 
 
 def try_oversize_step(runner: DecodeRunner) -> Refusal | None:

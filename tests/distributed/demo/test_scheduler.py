@@ -96,6 +96,16 @@ def test_recomputes_instead_of_aborting_where_nothing_is_sharded(scheduler_of, r
     assert waiting.num_computed_tokens == 0
 
 
+def test_a_recomputed_request_keeps_the_tokens_it_had_answered(scheduler_of, request_of):
+    requests = [request_of("a", [5]), request_of("b", [5])]
+    urgent = request_of("urgent", [5], max_tokens=1, arrival_step=2, urgent=True)
+    scheduler = scheduler_of([*requests, urgent], size=1, offload_tokens=0)
+    for step in range(20):
+        scheduler.update([2 + request.num_computed_tokens for request in scheduler.schedule(step)])
+    assert urgent.finish_reason == "length"
+    assert requests[0].output_token_ids == requests[1].output_token_ids == [2, 3, 4, 5, 6, 7]
+
+
 def test_refuses_a_request_longer_than_a_slot(scheduler_of, request_of):
     with pytest.raises(ConfigError, match=r"request long: 12 prompt tokens and max_tokens = 6 .* = 16"):
         scheduler_of([request_of("long", [5] * 12)])
