@@ -1,0 +1,31 @@
+"""The pages of the commands show what the commands print."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+PAGES = Path(__file__).parents[3] / "docs" / "cli"
+FILE = re.compile(r'```yaml title="(\S+)"\n(.*?)```', re.DOTALL)
+COMMAND = re.compile(r"```console\n\$ oproj (.*?)\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize(("page", "commands"), [("plan", 2), ("check", 1)])
+def test_every_command_prints_what_the_page_says(oproj, page, commands, tmp_path, monkeypatch):
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILE.findall(text):
+        Path(name).write_text(content)
+    shown = COMMAND.findall(text)
+    assert len(shown) == commands
+    for command, output in shown:
+        assert oproj(*shlex.split(command)).stdout == output
+
+
+@pytest.mark.parametrize("command", ["plan", "check", "explain", "diff", "demo"])
+def test_every_option_is_on_the_commands_page(oproj, command):
+    text = (PAGES / f"{command}.md").read_text(encoding="utf-8")
+    options = set(re.findall(r"--[a-z-]+", oproj(command, "--help").stdout)) - {"--help"}
+    assert options
+    assert [option for option in sorted(options) if option not in text] == []
