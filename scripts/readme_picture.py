@@ -1,4 +1,4 @@
-"""Makes docs/assets/diff.png: one layer of a Llama before and after its projections are sharded over 8 ranks.
+"""Makes docs/assets/diff.png and diff_dark.png: a layer of a Llama, before and after sharding over 8 ranks.
 
 A real diff of a real model (the shapes of Llama-3-8B, on the meta device), printed by `GraphDiff.to_html` and
 photographed in a headless Chromium. Needs `pip install playwright pillow`, a `chromium` on the PATH and the
@@ -19,7 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from oproj_pass.explanation.rewrite import rewrite_graph
 from oproj_pass.passes import GraphDiff
 
-PICTURE = Path(__file__).parents[1] / "docs" / "assets" / "diff.png"
+ASSETS = Path(__file__).parents[1] / "docs" / "assets"
+PICTURES = {"light": ASSETS / "diff.png", "dark": ASSETS / "diff_dark.png"}
 WIDTH, SCALE, COLOURS = 1180, 2, 96
 MAX_BYTES = 300_000
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
@@ -39,15 +40,17 @@ def sharded_llama(size: int) -> GraphDiff:
     return rewrite_graph(model, tokens, use_cache=False, size=size).diff(0, 1)
 
 
-def photograph(html: str) -> bytes:
-    """The hunk that holds the exchange, as a PNG."""
+def photograph(html: str, scheme: str) -> bytes:
+    """The hunk that holds the exchange, as a PNG; ``scheme`` is light or dark."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with TemporaryDirectory() as folder, sync_playwright() as driver:
         path = Path(folder) / "diff.html"
         path.write_text(html, encoding="utf-8")
         browser = driver.chromium.launch(executable_path=chromium, args=QUIET)
         page = browser.new_page(viewport={"width": WIDTH, "height": 900}, device_scale_factor=SCALE)
-        page.emulate_media(media="print")  # without the toolbar, which would cover the hunk
+        page.emulate_media(
+            media="print", color_scheme=scheme
+        )  # without the toolbar, which would cover the hunk
         page.goto(path.as_uri())
         hunk = page.locator(".hunk", has_text="all_to_all").first
         return hunk.screenshot(animations="disabled", timeout=180_000)
@@ -55,8 +58,10 @@ def photograph(html: str) -> bytes:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    picture = Image.open(io.BytesIO(photograph(sharded_llama(8).to_html())))
-    picture.quantize(COLOURS).save(PICTURE, optimize=True)
-    logger.info("%s: %s, %d bytes", PICTURE.name, picture.size, PICTURE.stat().st_size)
-    if PICTURE.stat().st_size > MAX_BYTES:
-        raise SystemExit(f"{PICTURE.name} is larger than {MAX_BYTES} bytes")
+    html = sharded_llama(8).to_html()
+    for scheme, path in PICTURES.items():
+        picture = Image.open(io.BytesIO(photograph(html, scheme)))
+        picture.quantize(COLOURS).save(path, optimize=True)
+        logger.info("%s: %s, %d bytes", path.name, picture.size, path.stat().st_size)
+        if path.stat().st_size > MAX_BYTES:
+            raise SystemExit(f"{path.name} is larger than {MAX_BYTES} bytes")
