@@ -3,6 +3,7 @@
 from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
 from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
+from oproj_pass.passes.history import HistoryStep, PassHistory
 from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
 from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan, shard_of
 from oproj_pass.passes.sites import NearMiss, Projection, find_projections
@@ -13,7 +14,9 @@ __all__ = [
     "GraphDiff",
     "GraphPass",
     "GraphSnapshot",
+    "HistoryStep",
     "NearMiss",
+    "PassHistory",
     "PassRecord",
     "Projection",
     "ShardOProj",
