@@ -13,6 +13,7 @@ pytest.importorskip("matplotlib")
 from tests.notebooks.execute import ABSOLUTE_PATH, NOTEBOOKS, execute, merge_streams, texts  # noqa: E402
 
 NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
+REFRESH = "If the new output is right: python -m tests.notebooks.execute"
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
 
@@ -39,7 +40,7 @@ def test_runs_and_makes_the_committed_outputs(path, tmp_path):
     shutil.copy(path, tmp_path)
     fresh = [cell for cell in execute(tmp_path / path.name).cells if cell.cell_type == "code"]
     for committed, made in zip(code_cells(path), fresh, strict=True):
-        assert structure(committed) == structure(made), committed.source
+        assert structure(committed) == structure(made), f"{committed.source}\n\n{REFRESH}"
 
 
 @each
