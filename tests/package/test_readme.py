@@ -34,6 +34,8 @@ def test_the_two_commands_are_make_targets():
     assert set(commands) <= set(targets)
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
+@pytest.mark.parametrize(
+    "link", sorted(set(re.findall(r"(?:\]\(|src=\"|srcset=\")([^)#:\"]+)[)\"]", README)))
+)
 def test_every_link_leads_somewhere(link):
     assert (ROOT / link).exists()
