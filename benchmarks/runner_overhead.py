@@ -84,10 +84,10 @@ def measure(rounds):
         parts = {
             "the compiled function, called directly": partial(fn, **padded),
             "a step of the runner": partial(runner.step, inputs),
-            "check inputs, constants, stance and weights": lambda: runner._bring(
+            "check inputs, constants, stance and weights": lambda: runner._local.bring(
                 inputs, None, GraphMode.FULL, True
             ),
-            "  of which where the weights are": runner._weights.moved,
+            "  of which where the weights are": runner._local._weights.moved,
             "agree, without the network": lambda: runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL),
             "dispatch": lambda: PLAN.dispatch(TOKENS),
             "guard": lambda: require_replay(agreed, SIZE, PLAN),

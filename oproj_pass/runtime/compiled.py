@@ -3,6 +3,7 @@
 Decides nothing about steps. A callable that Dynamo never compiled passes every check here.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,6 +19,7 @@ from oproj_pass.errors import EagerStepError
 Call = Callable[[], Any]
 
 _FAIL_ON_RECOMPILE = "fail_on_recompile"
+_GUARD = re.compile(r"^\s*- (\d+/\d+: .*?)(?:\s+#.*)?$", re.MULTILINE)
 _SEALED = eval_frame.DynamoStance(_FAIL_ON_RECOMPILE)
 _SAFE_STANCES = ("default", _FAIL_ON_RECOMPILE)
 
@@ -92,6 +94,6 @@ class SealedCall:
 
 
 def _failed_guard(error: RuntimeError) -> str:
-    """The guards that failed, or the frame that was never compiled."""
-    frame, _, guards = str(error).partition("guard failure(s):")
-    return " ".join((f"guard {guards.strip()}" if guards else frame).split())
+    """The guards that failed, newest compilation first, or the frame that was never compiled."""
+    guards = _GUARD.findall(str(error))
+    return "guard " + "; ".join(guards) if guards else " ".join(str(error).split())

@@ -39,6 +39,6 @@ def _remedy(plan: CapturePlan) -> str:
         return f"The plan does not cover: {plan.warning}."
     bound = plan.bound
     return (
-        f"The plan covers decode steps of max_num_seqs = {bound.max_num_seqs} requests of "
-        f"{bound.decode_query_len} tokens: keep prefill on prefill nodes, and the scheduler within them."
+        f"The plan covers max_num_seqs = {bound.max_num_seqs} requests of {bound.decode_query_len} token(s) "
+        "each. Keep the scheduler within that, and prefill on prefill nodes."
     )

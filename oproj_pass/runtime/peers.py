@@ -29,7 +29,7 @@ class Peers:
 
     def __init__(self, group: StepGroup, name: str, timeout: float, capture_timeout: float) -> None:
         self.group, self.name = group, name
-        self.num_meetings = 0
+        self.num_meetings = self._meeting = 0
         self.last: AgreedStep | None = None
         self._stopped: str | None = None
         self._timeout, self._capture_timeout = timeout, capture_timeout
@@ -40,6 +40,7 @@ class Peers:
         Raises ``GroupMismatchError`` if a rank is missing, failed, or is doing something else; names it.
         """
         self.require_going()
+        self._meeting = self.num_meetings
         replies = self._exchange(kind, num_tokens, mode, words, self._patience(kind))
         if replies.lost:
             found = self._describe(replies)
@@ -51,7 +52,7 @@ class Peers:
             self._stop(f"{difference}. {_RESTART}")
         self.last = AgreedStep.of(rows, self.group.ranks)
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s, meeting %d: %s", self.name, self.num_meetings, self.last.agreement)
+            logger.debug("%s, meeting %d: %s", self.name, self._meeting, self.last.agreement)
         return self.last
 
     def meet_equally(self, kind: StepKind, num_tokens: int) -> None:
@@ -108,4 +109,4 @@ class Peers:
 
     def _where(self) -> str:
         rank = self.group.ranks[self.group.rank]
-        return f"{self.name}, meeting {self.num_meetings} on rank {rank}"
+        return f"{self.name}, meeting {self._meeting} on rank {rank}"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
@@ -20,8 +20,9 @@ from oproj_pass.capture import CapturePlan, GraphMode
 from oproj_pass.errors import ConfigError, EagerStepError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.runtime.agree import AgreedStep
+from oproj_pass.runtime.bring import Brought, LocalSteps
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.compiled import SealedCall, compile_call, let_compile_again, unsafe_stance
+from oproj_pass.runtime.compiled import SealedCall, compile_call, let_compile_again
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
@@ -42,24 +43,15 @@ class Phase(Enum):
     SERVING = "serving"
 
 
-class Brought(NamedTuple):
-    """What this rank brings to a step: its inputs, their rows, and its part of the agreement."""
-
-    inputs: Mapping[str, Any]
-    rows: int
-    num_tokens: int
-    mode: GraphMode
-    words: str
-
-
 class DecodeRunner:
     """Serves decode steps from captured graphs, in step with the other ranks of its group.
 
-    >>> rows = {"input_ids": 0, "slots": 0, "block_table": None}
-    >>> runner = DecodeRunner(model, plan, rows=rows, pad={"slots": -1})
-    >>> runner.capture(example_inputs)                       # every rank
-    >>> hidden = runner.step({"input_ids": ids, "slots": slots, "block_table": table})
-    >>> runner.idle_step({"block_table": table})             # a rank without requests, in the same step
+    Example:
+        >>> rows = {"input_ids": 0, "slots": 0, "block_table": None}
+        >>> runner = DecodeRunner(model, plan, rows=rows, pad={"slots": -1})
+        >>> runner.capture(example_inputs)                       # every rank
+        >>> hidden = runner.step({"input_ids": ids, "slots": slots, "block_table": table})
+        >>> runner.idle_step({"block_table": table})             # a rank without requests, in the same step
 
     Args:
         fn: the model: any callable that takes the inputs as keyword arguments, compiled or not. A KV cache
@@ -144,7 +136,6 @@ class DecodeRunner:
         self.phase = Phase.CAPTURE
         with self._failing_together("capture"):
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
-            self._dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
             graphs = (
                 device_graphs(self._inputs.device) if self._device_graphs is None else self._device_graphs
             )
@@ -154,7 +145,8 @@ class DecodeRunner:
                 self._peers.meet_equally(StepKind.CAPTURE, size)
             with self._failing_together(f"capture of size {size}"):
                 self._graphs[size] = self._capture_size(size, graphs)
-        self._weights = WeightWatch(self.fn)
+        dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
+        self._local = LocalSteps(self._inputs, dummy, WeightWatch(self.fn))
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
@@ -181,7 +173,7 @@ class DecodeRunner:
             EagerStepError: a rank cannot replay; names it and why. The next step may be tried.
             GroupMismatchError: a rank is missing, failed, or is not at this step. The runner has stopped.
         """
-        return self._serve(lambda: self._bring(inputs, num_tokens, mode, uniform_decode))
+        return self._serve(lambda: self._local.bring(inputs, num_tokens, mode, uniform_decode))
 
     def idle_step(self, current: Mapping[str, Any]) -> None:
         """Take part in a step without requests, with a dummy batch of one decode request's tokens.
@@ -192,34 +184,7 @@ class DecodeRunner:
 
         Raises like ``step``: an idle rank that ran a refused step eager would be the one that hangs.
         """
-        self._serve(lambda: self._bring(self._dummy.of(current), None, GraphMode.FULL, True))
-
-    def _bring(
-        self,
-        inputs: Mapping[str, Any],
-        num_tokens: int | Callable[[], int] | None,
-        mode: GraphMode,
-        uniform_decode: bool,
-    ) -> Brought:
-        rows = self._inputs.count_tokens(inputs)
-        brought = num_tokens() if callable(num_tokens) else rows if num_tokens is None else num_tokens
-        if brought < rows:
-            raise ConfigError(f"num_tokens={brought} is below the {rows} rows of the inputs")
-        words = self._cannot_replay(inputs, brought, mode, uniform_decode)
-        return Brought(inputs, rows, brought, GraphMode.NONE if words else mode, words or "")
-
-    def _cannot_replay(
-        self, inputs: Mapping[str, Any], num_tokens: int, mode: GraphMode, uniform_decode: bool
-    ) -> str | None:
-        """Why this rank has no graph for the step, as far as it can tell alone."""
-        if not uniform_decode:
-            return (
-                f"its batch of {num_tokens} tokens is mixed or prefill, graphs serve uniform decode batches "
-                "only. Keep prefill on prefill nodes, so that this node gets decode requests"
-            )
-        if mode is GraphMode.NONE:
-            return "its scheduler dispatched the step with graph mode NONE"
-        return unsafe_stance() or self._inputs.changed_constant(inputs) or self._weights.moved()
+        self._serve(lambda: self._local.bring_idle(current))
 
     def _serve(self, bring: Callable[[], Brought]) -> Any:
         self._require_phase(Phase.SERVING, "step")
