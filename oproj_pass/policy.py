@@ -34,12 +34,10 @@ class GraphPolicy:
 
     def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
         """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
-        others = _storages({site.weight for site in sites}, self.inputs)
-        judged = [(site, self._storage_refusal(site, others)) for site in sites]
-        sites = [site for site, reason in judged if reason is None]
-        near_misses += [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
-        _require_expected(sites, near_misses, self.config.expected_sites)
         size = self._size(sites)
+        if size > 1:
+            sites, near_misses = self._without_shared_storage(sites, near_misses)
+        _require_expected(sites, near_misses, self.config.expected_sites)
         if size <= 1:
             return ShardPlan(sites, near_misses, None)
         require_fitting_size(size, self.config.group)
@@ -77,6 +75,14 @@ class GraphPolicy:
             reduce_dtype=self.config.reduce_dtype,
             control_group_name=group.control.group_name if self.config.check_uniform else None,
         )
+
+    def _without_shared_storage(
+        self, sites: list[Projection], near_misses: list[NearMiss]
+    ) -> tuple[list[Projection], list[NearMiss]]:
+        others = _storages({site.weight for site in sites}, self.inputs)
+        judged = [(site, self._storage_refusal(site, others)) for site in sites]
+        refused = [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
+        return [site for site, reason in judged if not reason], [*near_misses, *refused]
 
     def _storage_refusal(self, site: Projection, others: Mapping[int, Node]) -> str | None:
         weight = self.inputs[site.weight]

@@ -105,6 +105,31 @@ def test_changes_nothing_for_size_0_and_1_or_without_peers(two_ranks, options):
     assert two_ranks.run(unarmed, options, init=False) == [(True, True)] * 2
 
 
+@torch.inference_mode()
+def reported_only():
+    model, reference = decoder(), decoder()
+    step = compiled(model, dynamic=False, oproj_tensor_parallel_size=1, expected_sites=2)
+    return all(torch.equal(step(x), reference(x)) for x in (rows(3, 32), rows(4, 32)))
+
+
+def test_reports_the_same_sites_for_every_shape_at_size_1(two_ranks):
+    assert two_ranks.run(reported_only) == [True, True]
+
+
+@torch.inference_mode()
+def sharded_after_a_report():
+    model = decoder()
+    compiled(model, oproj_tensor_parallel_size=1)(rows(3, 32))
+    torch._dynamo.reset()
+    return attempt(lambda: compiled(model, oproj_tensor_parallel_size=2)(rows(3, 32)))
+
+
+def test_never_releases_what_an_unsharded_graph_still_reads(two_ranks):
+    for names, text in two_ranks.run(sharded_after_a_report):
+        assert "SiteMismatchError" in names
+        assert "another compiled graph reads in full" in text
+
+
 class BreakAroundProjection(nn.Module):
     def __init__(self):
         super().__init__()
