@@ -19,13 +19,14 @@ from oproj_pass.errors import ConfigError
 class OProjConfig(BaseModel):
     """How to shard attention output projections. Immutable; a wrong field raises ``ConfigError``.
 
-    Args:
+    Attributes:
         oproj_tensor_parallel_size: ranks that share one projection, N. ``"auto"``: the largest of 8, 4, 2
             that divides the world and every K. 0: off, the graph is untouched. 1: report only.
         inner_backend: the Dynamo backend that compiles the rewritten graph. ``"auto"``: ``npugraph_ex`` on
             npu, ``inductor`` on cuda, ``eager`` on cpu.
         group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
-        include, exclude: module-path globs (``"model.layers.*"``).
+        include: module-path globs (``"model.layers.*"``); if given, only matching projections are taken.
+        exclude: module-path globs whose projections are left alone.
         attention_ops: custom operators (``"library::name"``) that count as attention.
         expected_sites: raise unless each compiled graph holds exactly this many projections.
         release_weights: free the full weights once their slices are cut.
