@@ -143,6 +143,17 @@ def test_keeps_row_counts_symbolic(world):
         assert all(split.target is operator.floordiv for split in node.args[1])
 
 
+def test_keeps_the_collectives_when_a_rank_does_not_use_the_result(world):
+    """Dead-code elimination on one rank only would leave its peers waiting."""
+    gm, record = sharded(exported(decoder(layers=1), rows(3, 32)), world)
+    (output,) = gm.graph.find_nodes(op="output")
+    output.args = ((placeholders(gm)[-1],),)
+    gm.graph.eliminate_dead_code()
+    left = [node.target for node in gm.graph.nodes]
+    assert left.count(c10d.all_to_all_single.default) == len(record.matches)
+    assert left.count(c10d.reduce_scatter_tensor.default) == len(record.matches)
+
+
 def test_leaves_a_graph_without_projections_alone(world):
     program = exported(torch.nn.Linear(32, 32), rows(3, 32))
     before = program.graph_module.code
