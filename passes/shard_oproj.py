@@ -9,7 +9,6 @@
 It leaves the weights themselves alone: ``shard_of`` cuts a slice, storing and releasing is the caller's.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ from oproj_pass.passes.metadata import inherit_origin, value_key
 from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.runner import PassRecord
 from oproj_pass.passes.sites import NearMiss, Projection, find_projections
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

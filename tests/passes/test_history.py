@@ -5,30 +5,12 @@ import json
 import pytest
 import torch
 from rich.console import Console
-from torch.fx import symbolic_trace
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import Exchange, PassRecord, ShardOProj, run_passes
+from oproj_pass.passes import Exchange, ShardOProj, run_passes
 from oproj_pass.passes.history import PassHistory
 from tests.support.models import decoder
-
-
-class AddOne:
-    name = "add_one"
-
-    def __call__(self, gm, example_inputs):
-        (output,) = gm.graph.find_nodes(op="output")
-        with gm.graph.inserting_before(output):
-            added = gm.graph.call_function(torch.add, (output.args[0], 1))
-        output.args = (added,)
-        return PassRecord(self.name, changed=(added,), seconds=0.25)
-
-
-class Nothing:
-    name = "nothing"
-
-    def __call__(self, gm, example_inputs):
-        return PassRecord(self.name)
+from tests.support.passes import AddOne, Nothing, graph
 
 
 class Fails:
@@ -36,13 +18,6 @@ class Fails:
 
     def __call__(self, gm, example_inputs):
         raise ConfigError("no")
-
-
-def graph():
-    gm = symbolic_trace(lambda x: x * 2)
-    for node in gm.graph.nodes:
-        node.meta["val"] = torch.empty(3)
-    return gm
 
 
 def exported():

@@ -4,27 +4,9 @@ import logging
 
 import pytest
 import torch
-from torch.fx import symbolic_trace
 
 from oproj_pass.passes import PassRecord, run_passes
-
-
-class AddOne:
-    name = "add_one"
-
-    def __call__(self, gm, example_inputs):
-        (output,) = gm.graph.find_nodes(op="output")
-        with gm.graph.inserting_before(output):
-            added = gm.graph.call_function(torch.add, (output.args[0], 1))
-        output.args = (added,)
-        return PassRecord(self.name, changed=(added,))
-
-
-class Nothing:
-    name = "nothing"
-
-    def __call__(self, gm, example_inputs):
-        return PassRecord(self.name)
+from tests.support.passes import AddOne, Nothing, graph
 
 
 class Breaks:
@@ -37,13 +19,6 @@ class Breaks:
         last = next(reversed(gm.graph.nodes))
         output.args = (last,)
         return PassRecord(self.name, changed=(last,))
-
-
-def graph():
-    gm = symbolic_trace(lambda x: x * 2)
-    for node in gm.graph.nodes:
-        node.meta["val"] = torch.empty(3)
-    return gm
 
 
 def test_applies_passes_in_order_and_recompiles():
