@@ -1,16 +1,25 @@
-# The two commands of the README. Both make their own environment in .venv.
+# The two commands of the README. Both make their own environment in .venv; torch_npu, which changes how torch
+# is imported, lives apart in .venv-ascend.
 VENV ?= .venv
+VENV_ASCEND ?= .venv-ascend
 PYTHON ?= python3
 BIN := $(VENV)/bin
+BIN_ASCEND := $(VENV_ASCEND)/bin
 STAMP := $(VENV)/.installed
+STAMP_ASCEND := $(VENV_ASCEND)/.installed
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-plain test-ascend lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
 
-test: $(STAMP) lint
+test: test-plain test-ascend
+
+test-plain: $(STAMP) lint
 	$(BIN)/python -m pytest
+
+test-ascend: $(STAMP_ASCEND)
+	$(BIN_ASCEND)/python -m pytest tests/ascend
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -30,5 +39,13 @@ $(STAMP): pyproject.toml requirements/torch.txt requirements/model.txt
 	$(BIN)/pip install --quiet --editable '.[hf,notebooks,docs,dev]'
 	touch $(STAMP)
 
+$(STAMP_ASCEND): pyproject.toml requirements/torch.txt requirements/ascend.txt
+	$(PYTHON) -m venv $(VENV_ASCEND)
+	$(BIN_ASCEND)/pip install --quiet --upgrade pip
+	$(BIN_ASCEND)/pip install --quiet -r requirements/torch.txt
+	$(BIN_ASCEND)/pip install --quiet -r requirements/ascend.txt
+	$(BIN_ASCEND)/pip install --quiet --editable '.[npu,hf,test]'
+	touch $(STAMP_ASCEND)
+
 clean:
-	rm -rf $(VENV) build dist site *.egg-info
+	rm -rf $(VENV) $(VENV_ASCEND) build tests/ascend/cann/build dist site *.egg-info

@@ -1,9 +1,13 @@
 """Fixtures of the whole suite."""
 
+import os
+
 import pytest
-import torch
 
 from tests.support.ranks import RankPool
+
+# With torch_npu and no CANN, a plain `import torch` raises; only processes over the stub load torch_npu.
+os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 
 @pytest.fixture(scope="session")
@@ -23,4 +27,6 @@ def four_ranks():
 @pytest.fixture(autouse=True)
 def fresh_dynamo():
     """Compiled code of one test never serves another."""
+    import torch
+
     torch._dynamo.reset()

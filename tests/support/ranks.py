@@ -4,7 +4,6 @@ A test sends a module-level function to every rank; it runs inside a fresh proce
 results or errors come back by rank. A rank that does not answer in time is killed, and the test fails.
 """
 
-import multiprocessing as mp
 import os
 import socket
 import traceback
@@ -13,12 +12,15 @@ from datetime import timedelta
 
 import pytest
 
+from tests.support.workers import Worker
+
 
 class RankPool:
-    """``world`` processes that run the same function side by side."""
+    """``world`` processes that run the same function side by side, with ``environment`` added to theirs."""
 
-    def __init__(self, world):
+    def __init__(self, world, environment=None):
         self.world = world
+        self.environment = environment
         self._workers = None
 
     def run(self, function, *args, timeout=120, group_timeout=30, init=True):
@@ -31,7 +33,7 @@ class RankPool:
 
     def outcomes(self, function, *args, timeout=120, group_timeout=30, init=True):
         """Per rank, ``("result", value)``, ``("error", text)`` or ``("lost", text)`` for a dead process."""
-        self._workers = self._workers or [_Worker() for _ in range(self.world)]
+        self._workers = self._workers or [Worker(_serve, self.environment) for _ in range(self.world)]
         port = free_port()
         for rank, worker in enumerate(self._workers):
             worker.send((function, args, rank, self.world, port, group_timeout, init))
@@ -45,33 +47,6 @@ class RankPool:
         for worker in self._workers or ():
             worker.kill()
         self._workers = None
-
-
-class _Worker:
-    def __init__(self):
-        context = mp.get_context("spawn")
-        self._connection, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
-        theirs.close()
-
-    def send(self, task):
-        self._connection.send(task)
-
-    def receive(self, timeout):
-        try:
-            if self._connection.poll(timeout):
-                return self._connection.recv()
-        except (EOFError, ConnectionResetError):
-            self._process.join(5)
-            return "lost", f"process ended with exit code {self._process.exitcode}"
-        self.kill()
-        return "lost", f"no answer within {timeout} s"
-
-    def kill(self):
-        self._process.kill()
-        self._process.join()
-        self._connection.close()
 
 
 def _serve(connection):
