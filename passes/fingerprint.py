@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes.process_groups import process_group
+from oproj_pass.passes.process_groups import communicator, communicator_size, process_group
 from oproj_pass.passes.provenance import module_path, value_of
 
 
@@ -29,9 +29,9 @@ def fingerprint(gm: GraphModule) -> Fingerprint:
 
 
 def is_collective(node: Node) -> bool:
-    """Whether the node starts a functional collective (``wait_tensor`` only ends one)."""
+    """Whether the node starts a collective: a functional one (``wait_tensor`` only ends it) or a fused one."""
     target = node.target
-    return (
+    return communicator(node) is not None or (
         isinstance(target, torch._ops.OpOverload)
         and target.namespace == "_c10d_functional"
         and target is not torch.ops._c10d_functional.wait_tensor.default
@@ -73,6 +73,8 @@ def _shape(value: object) -> str:
 
 
 def _group(node: Node) -> str:
+    if communicator(node) is not None:  # its name need not be the same on every rank
+        return f"{communicator_size(node)} ranks"
     name = str(node.args[-1])
     try:
         return f"ranks {dist.get_process_group_ranks(process_group(name))}"

@@ -12,17 +12,17 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.metadata import propagate, value_key
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.sites import NearMiss, Projection
+from oproj_pass.passes.sites import NearMiss
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did: what it matched, what it nearly matched, the nodes it made, and its time."""
+    """What one pass did: what it matched (each with a ``path``), nearly matched, the nodes it made, its time."""
 
     name: str
-    matches: tuple[Projection, ...] = ()
+    matches: tuple[Any, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
     changed: tuple[Node, ...] = ()
     seconds: float = 0.0
