@@ -5,7 +5,7 @@ are at hand.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -22,8 +22,8 @@ class OProjConfig(BaseModel):
     Attributes:
         oproj_tensor_parallel_size: ranks that share one projection, N. ``"auto"``: the largest of 8, 4, 2
             that divides the world and every K. 0: off, the graph is untouched. 1: report only.
-        inner_backend: the Dynamo backend that compiles the rewritten graph. ``"auto"``: ``npugraph_ex`` on
-            npu, ``inductor`` on cuda, ``eager`` on cpu.
+        inner_backend: the Dynamo backend that compiles the rewritten graph, by name or as a callable.
+            ``"auto"``: ``npugraph_ex`` on npu, ``inductor`` on cuda, ``eager`` on cpu.
         group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
         include: module-path globs (``"model.layers.*"``); if given, only matching projections are taken.
         exclude: module-path globs whose projections are left alone.
@@ -32,6 +32,8 @@ class OProjConfig(BaseModel):
         release_weights: free the full weights once their slices are cut.
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
+        capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad
+            their steps to a common size. By default an exchange has the rows of the step.
         plan: the capture plan in force; one that does not cover the largest step turns sharding off.
         timeout: seconds that a rank waits for its peers to bring the same graph.
     """
@@ -39,7 +41,7 @@ class OProjConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     oproj_tensor_parallel_size: int | Literal["auto"] = "auto"
-    inner_backend: str = "auto"
+    inner_backend: str | Callable[..., Any] = "auto"
     group: ProcessGroup | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -48,6 +50,7 @@ class OProjConfig(BaseModel):
     release_weights: bool = True
     reduce_dtype: torch.dtype | None = None
     check_uniform: bool = False
+    capacity: int | None = Field(default=None, ge=1)
     plan: CapturePlan | None = None
     timeout: float = Field(default=600.0, gt=0)
 
@@ -92,7 +95,7 @@ class OProjConfig(BaseModel):
 
     @field_validator("inner_backend")
     @classmethod
-    def _not_itself(cls, value: str) -> str:
+    def _not_itself(cls, value: Any) -> Any:
         if value == "oproj_npu":
             raise ValueError("oproj_npu cannot compile its own output: name another Dynamo backend")
         return value

@@ -6,7 +6,7 @@ Decides the order of the rules and what rule 13 leaves of the knob.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from oproj_pass.deployment import chain_rules, rules
 from oproj_pass.deployment.facts import Facts
@@ -37,14 +37,15 @@ _RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
 )
 
 
-def check_deployment(deployment: Deployment) -> DeploymentReport:
-    """Return every finding of every rule, in the order of the rules.
+def check_deployment(deployment: Deployment, *, moot: Collection[int] = ()) -> DeploymentReport:
+    """Return every finding of every rule but the `moot` ones, in the order of the rules.
 
     Run it on the final configuration, after the platform's `check_and_update_config`. Warnings are logged;
     errors are not raised here, see `DeploymentReport.raise_if_errors`.
     """
     facts = Facts(deployment)
-    findings = tuple(finding for rule in _RULES for finding in rule(facts))
+    found = (finding for rule in _RULES for finding in rule(facts))
+    findings = tuple(finding for finding in found if finding.rule not in moot)
     knob_is_off = any(finding.rule == 13 for finding in findings)
     report = DeploymentReport(
         findings=findings,

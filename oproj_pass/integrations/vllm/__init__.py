@@ -1,0 +1,22 @@
+"""The plugin for vLLM: found through the entry point ``vllm.general_plugins``, loaded in every process.
+
+It wraps vLLM's own hooks and decides nothing here. With ``oproj_tensor_parallel_size`` off, every wrapper
+hands straight on to what it wraps.
+
+- ``rules``: the deployment's rules, around the platform's ``check_and_update_config``.
+- ``layers``: output projections that load this rank's slice only, around ``RowParallelLinear.__init__``.
+- ``backend``: the pass in front of the chosen compiler, around ``CompilationConfig.init_backend``.
+- ``guard``: no real step may run eager, around ``set_additional_forward_context``.
+"""
+
+from oproj_pass.integrations.vllm.settings import Settings, settings_of
+
+__all__ = ["Settings", "register", "settings_of"]
+
+
+def register() -> None:
+    """The entry point. Wraps each hook once, however often it is called."""
+    from oproj_pass.integrations.vllm import backend, guard, layers, rules  # noqa: PLC0415  (they import vLLM)
+
+    for part in (rules, layers, backend, guard):
+        part.install()

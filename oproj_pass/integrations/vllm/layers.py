@@ -1,0 +1,126 @@
+"""Output projections that load this rank's slice only, so that the full copy never exists.
+
+vLLM's own row-parallel machinery does it: while such a layer is built, the ranks that share the projection
+stand in for the tensor-parallel group. So its weight loaders, its quantisation methods (scales with
+``input_dim`` included) and its device formats all see a slice. Once the weights are loaded and processed,
+each slice becomes the shard of a released parameter with the full shape, and the layer is an unsharded one
+again: the graph shows one full projection, which the pass finds by dataflow and rewrites like any other.
+
+Decides by path which layers load that way, conservatively: what it leaves out loads in full, and the backend
+releases it when the graph is compiled.
+"""
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor, nn
+from torch._C import DisableTorchFunctionSubclass
+from vllm.config import get_current_vllm_config_or_none
+from vllm.distributed import parallel_state
+from vllm.model_executor.layers.linear import RowParallelLinear
+
+from oproj_pass.errors import ConfigError
+from oproj_pass.groups import ShardGroup
+from oproj_pass.integrations.vllm.hooks import wrap
+from oproj_pass.integrations.vllm.ranks import shard_group_of
+from oproj_pass.integrations.vllm.settings import settings_of
+from oproj_pass.released import Layout
+from oproj_pass.store import adopt
+
+# Attention's output projection in vLLM's models; an unlisted name only loses the sharded load.
+_OUTPUT_PROJECTION = re.compile(r"(?<!linear_)(attn|attention)\.(o_proj|out_proj|c_proj|dense|wo)$")
+
+
+class _Ranks:
+    """The ranks that share a projection, in the part of vLLM's tensor-parallel group that layers ask."""
+
+    def __init__(self, group: ShardGroup) -> None:
+        self.world_size, self.rank_in_group = group.size, group.rank
+
+
+def install() -> None:
+    """Wrap the layer's construction."""
+    wrap(RowParallelLinear, "__init__", _constructing)
+
+
+def _constructing(original: Callable[..., None]) -> Callable[..., None]:
+    signature = inspect.signature(original)
+
+    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        arguments = signature.bind(self, *args, **kwargs).arguments
+        group = _group_of(arguments.get("prefix", ""), bool(arguments.get("disable_tp")))
+        if group is None:
+            original(self, *args, **kwargs)
+            return
+        with _as_tensor_parallel_group(group):
+            original(self, *args, **kwargs)
+        _adopt_when_processed(self, group)
+
+    return __init__
+
+
+def _group_of(prefix: str, disable_tp: bool) -> ShardGroup | None:
+    """The ranks that share the layer ``prefix``, None for a layer that loads in full."""
+    vllm_config = get_current_vllm_config_or_none()
+    settings = settings_of(vllm_config)
+    if settings is None or settings.size < 2 or not settings.load_sharded or disable_tp:
+        return None
+    if _is_draft(vllm_config) or not _OUTPUT_PROJECTION.search(prefix):
+        return None
+    return shard_group_of(settings)
+
+
+def _is_draft(vllm_config: Any) -> bool:
+    speculative = vllm_config.speculative_config
+    return speculative is not None and vllm_config.model_config is speculative.draft_model_config
+
+
+@contextmanager
+def _as_tensor_parallel_group(group: ShardGroup) -> Iterator[None]:
+    with patch.object(parallel_state, "_TP", _Ranks(group)):
+        yield
+
+
+def _adopt_when_processed(layer: Any, group: ShardGroup) -> None:
+    """Adopt the layer's slices as soon as its quantisation method has processed them."""
+    cuts = {
+        name: (parameter.input_dim, parameter.shape)
+        for name, parameter in layer.named_parameters(recurse=False)
+        if getattr(parameter, "input_dim", None) is not None
+    }
+    process = layer.quant_method.process_weights_after_loading
+
+    @functools.wraps(process)
+    def process_weights_after_loading(processed: nn.Module) -> None:
+        process(processed)
+        if processed is layer:
+            for name, (dim, shape) in cuts.items():
+                _adopt(layer, name, dim, shape, group)
+            layer.tp_rank, layer.tp_size = 0, 1
+            layer.input_size_per_partition = layer.input_size
+
+    layer.quant_method.process_weights_after_loading = process_weights_after_loading
+
+
+def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group: ShardGroup) -> None:
+    path = f"{layer.prefix}.{name}"
+    slice_ = _plain(getattr(layer, name))
+    if tuple(slice_.shape) not in (loaded, loaded[::-1]):
+        raise ConfigError(
+            f"{path}: {type(layer.quant_method).__name__} turned the loaded slice of shape {tuple(loaded)} "
+            f"into {tuple(slice_.shape)}, in which K's {group.size} parts cannot be told apart. Set "
+            "additional_config.oproj_pass.load_sharded to false, which loads it in full."
+        )
+    dim = input_dim if slice_.shape == loaded else len(loaded) - 1 - input_dim
+    setattr(layer, name, adopt(slice_, Layout(dim, group), path))
+
+
+def _plain(parameter: Tensor) -> Tensor:
+    """The parameter's tensor without its class, over the same storage."""
+    with DisableTorchFunctionSubclass():
+        return parameter.detach()

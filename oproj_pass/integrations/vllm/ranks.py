@@ -1,0 +1,24 @@
+"""Which data-parallel ranks share an output projection in this vLLM process."""
+
+from vllm.distributed.parallel_state import get_dp_group
+
+from oproj_pass.groups import ShardGroup, shard_group
+from oproj_pass.integrations.vllm.settings import Settings
+
+_TIMEOUT = 600.0
+
+
+def process_group_of(settings: Settings) -> object | None:
+    """vLLM's own data-parallel group where it is the whole group; None: consecutive ranks of the world.
+
+    With tensor, pipeline and context parallelism at 1, as the rules require, the world *is* the data-parallel
+    ranks in order.
+    """
+    group = get_dp_group().device_group
+    return group if group.size() == settings.size else None
+
+
+def shard_group_of(settings: Settings) -> ShardGroup:
+    """The group this rank shares its projections with; the same one that the backend asks for."""
+    timeout = float(settings.options.get("timeout", _TIMEOUT))
+    return shard_group(settings.size, process_group_of(settings), timeout)

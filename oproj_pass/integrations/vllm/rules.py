@@ -1,0 +1,87 @@
+"""Applies the deployment's rules to a VllmConfig: before the platform's hook, and again after it.
+
+After it, because a platform rewrites graph and compilation modes: one release turns ``backend="oproj_npu"``
+into no compilation and no graphs, and leaves the knob on. Decides also which rules a fixed capacity makes
+moot.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.platforms import current_platform
+
+from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
+from oproj_pass.errors import ConfigError
+from oproj_pass.integrations.vllm.hooks import wrap
+from oproj_pass.integrations.vllm.settings import (
+    BACKEND,
+    is_resolved,
+    knob_of,
+    resolve,
+    section_of,
+    turn_off,
+)  # fmt: skip
+
+# The rules that see to steps of equal row counts: KV consumer, recompute scheduler, graph mode, preemption
+# connector, capture coverage. An exchange of fixed capacity has equal row counts whatever the step is.
+MOOT_WITH_CAPACITY = frozenset({4, 5, 8, 10, 13})
+# What only the platform decides: graph mode and captured sizes.
+LEFT_TO_PLATFORM = frozenset({8, 11, 13})
+
+
+def install() -> None:
+    """Wrap the platform's configuration hook."""
+    wrap(type(current_platform), "check_and_update_config", _checked)
+
+
+def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
+    def check_and_update_config(cls: type, vllm_config: Any) -> None:
+        if not _is_asked(vllm_config):
+            original(cls, vllm_config)
+            return
+        asked = _compilation(vllm_config)
+        check(vllm_config, moot=LEFT_TO_PLATFORM)
+        original(cls, vllm_config)
+        _require_compilation(vllm_config, asked)
+        size = check(vllm_config).oproj_tensor_parallel_size
+        if size:
+            resolve(vllm_config, size)
+        else:
+            turn_off(vllm_config)
+
+    return check_and_update_config
+
+
+def check(vllm_config: Any, moot: frozenset[int] = frozenset()) -> DeploymentReport:
+    """Judge the configuration as it is now; ``ConfigError`` with every finding at once."""
+    if section_of(vllm_config).get("capacity") is not None:
+        moot |= MOOT_WITH_CAPACITY
+    # The modes are read as they stand: what a platform makes of them has happened, or is about to.
+    deployment = Deployment.from_vllm(vllm_config).model_copy(update={"device_type": "configured"})
+    report = check_deployment(deployment, moot=moot)
+    report.raise_if_errors()
+    return report
+
+
+def _is_asked(vllm_config: Any) -> bool:
+    """Whether the knob is on and this plugin's: vllm-ascend has one of that name for its own layers."""
+    if vllm_config.model_config is None or knob_of(vllm_config) in (0, "0"):
+        return False
+    elsewhere = type(current_platform).__module__.partition(".")[0] == "vllm_ascend"
+    return not elsewhere or vllm_config.compilation_config.backend == BACKEND or is_resolved(vllm_config)
+
+
+def _compilation(vllm_config: Any) -> tuple[Any, str]:
+    config = vllm_config.compilation_config
+    return config.mode, config.backend
+
+
+def _require_compilation(vllm_config: Any, asked: tuple[Any, str]) -> None:
+    mode, backend = _compilation(vllm_config)
+    if asked[0] and not mode:
+        raise ConfigError(
+            f"compilation_config asked for mode {int(asked[0])} with backend {asked[1]!r}; the platform "
+            f"{type(current_platform).__name__} turned it into mode 0 with backend {backend!r}, so no graph "
+            "would be rewritten while o_proj stays sharded. Use a platform release that keeps custom "
+            "backends, or set finegrained_tp_config.oproj_tensor_parallel_size to 0."
+        )

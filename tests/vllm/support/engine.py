@@ -1,0 +1,58 @@
+"""Builds a small engine on the CPU, and reads what a test wants to know of it."""
+
+MAX_NUM_BATCHED_TOKENS = 256
+COMPILED = {"mode": 2, "backend": "oproj_npu"}
+
+
+def build_engine(
+    model, *, size=0, compilation=None, capacity=MAX_NUM_BATCHED_TOKENS, options=None, **arguments
+):
+    """An ``LLM`` over the checkpoint; sharded over ``size`` ranks, eager without ``compilation``."""
+    from vllm import LLM
+
+    from examples.vllm_on_cpu import prepare
+
+    prepare()
+    section = {**({"capacity": capacity} if capacity else {}), **(options or {})}
+    additional = {"finegrained_tp_config": {"oproj_tensor_parallel_size": size}, "oproj_pass": section}
+    settings = {
+        "distributed_executor_backend": "uni",  # the worker lives in this process
+        "dtype": "float32",
+        "kv_cache_memory_bytes": 64 << 20,
+        "max_model_len": 256,
+        "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
+        "max_num_seqs": 8,
+        **arguments,
+    }
+    return LLM(
+        model=str(model),
+        additional_config=additional if size else {},
+        compilation_config=compilation or {},
+        enforce_eager=compilation is None,
+        **settings,
+    )
+
+
+def greedy(llm, prompts, max_tokens=8):
+    """The greedy tokens of prompts given as token ids."""
+    from vllm import SamplingParams
+
+    parameters = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+    requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    return [list(out.outputs[0].token_ids) for out in llm.generate(requests, parameters, use_tqdm=False)]
+
+
+def model_of(llm):
+    """The model inside the engine's only worker."""
+    return llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
+
+
+def output_projections(llm):
+    """Each output projection's weight: its class name, full shape, bytes of its storage and of its shard."""
+    found = {}
+    for name, parameter in model_of(llm).named_parameters():
+        if name.endswith("o_proj.weight"):
+            shard = getattr(parameter, "shard", None)
+            stored = parameter.untyped_storage().nbytes()
+            found[name] = (type(parameter).__name__, tuple(parameter.shape), stored, shard and shard.nbytes)
+    return found
