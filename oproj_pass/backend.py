@@ -7,24 +7,27 @@
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._dynamo.exc import InvalidBackend, ShortenTraceback
+from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError, OProjError, WeightReleasedError
 from oproj_pass.graph_agreement import agree_on_graph, report_failure
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
+from oproj_pass.npu import run_npu_passes
 from oproj_pass.passes import PassRecord, ShardOProj, fingerprint, run_passes
 from oproj_pass.passes.ops import registered
 from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.stored import is_stored
 from oproj_pass.policy import GraphPolicy
-from oproj_pass.released import Layout, ReleasedParameter
+from oproj_pass.released import Layout, Released
 from oproj_pass.store import ShardStore
 from oproj_pass.weight_guards import accept_released
 
@@ -64,6 +67,8 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inne
     try:
         (record,) = run_passes(gm, list(inputs.values()), [_sharding_pass(policy, config)])
         _require_unreleased(inputs, record if policy.group else None)
+        if policy.group is not None:
+            run_npu_passes(gm, list(inputs.values()), config)
     except Exception as error:
         _tell_peers(error, policy.group, config)
         raise
@@ -93,17 +98,31 @@ def _bind(
     inner: Compiler,
 ) -> Compiled:
     """Put each weight's slice in its place, now and at every call of the compiled graph."""
-    sites = {site.weight: site for site in record.matches}
-    _record_readers(inputs, sites)
+    cuts = {cut.node: (cut.dim, site.path) for site in record.matches for cut in site.slices}
+    _record_readers(inputs, cuts)
     positions = {node: position for position, node in enumerate(inputs)}
     bindings = []
-    for weight, site in sites.items():
-        layout = Layout(site.gemm.contraction_dim, group)
-        slice_of = _releasing(layout, site.path) if config.release_weights else layout.slice_of
+    for weight, (dim, path) in cuts.items():
+        layout = Layout(dim, group)
+        slice_of = _releasing(layout, path) if config.release_weights else layout.slice_of
         inputs[weight] = slice_of(inputs[weight])
         bindings.append((positions[weight], slice_of))
-    accept_released(sites)
-    return ShardedGraph(inner(gm, list(inputs.values())), bindings)
+    accept_released(cuts)
+    with _of_fixed_shape(inputs[weight] for weight in cuts):
+        return ShardedGraph(inner(gm, list(inputs.values())), bindings)
+
+
+@contextmanager
+def _of_fixed_shape(slices: Iterable[Tensor]) -> Iterator[None]:
+    """Give ``slices`` no symbolic sizes under ``dynamic=True``, as weights have none.
+
+    No guard could name such a symbol, and one that equals the row count would be taken for it.
+    """
+    context = TracingContext.try_get()
+    mode = context.fake_mode if context else None
+    fakes = [mode.from_tensor(slice_, static_shapes=True) for slice_ in slices] if mode else []
+    yield  # the inner backend finds these fakes as long as they live
+    fakes.clear()
 
 
 def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
@@ -141,20 +160,18 @@ def _inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiler:
 
 def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
     """A weight that another graph released must not be read in full by this one."""
-    sites = {site.weight for site in record.matches} if record else set()
+    cuts = {cut.node for site in record.matches for cut in site.slices} if record else set()
     for node, value in inputs.items():
-        if type(value) is ReleasedParameter and node not in sites:
+        if isinstance(value, Released) and node not in cuts:
             raise WeightReleasedError(
                 f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
                 "another graph was compiled. Untie the two, or exclude that projection."
             )
 
 
-def _record_readers(inputs: Mapping[Node, Any], sites: Any) -> None:
+def _record_readers(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
     _STORE.record_readers(
-        (value, node.name)
-        for node, value in inputs.items()
-        if isinstance(value, nn.Parameter) and node not in sites
+        (value, node.name) for node, value in inputs.items() if is_stored(node) and node not in cuts
     )
 
 
@@ -170,7 +187,9 @@ def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig)
 
 def _log(record: PassRecord, group: ShardGroup | None) -> None:
     what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
-    total = sum(site.nbytes for site in {site.weight: site for site in record.matches}.values())
+    total = sum(
+        cut.nbytes for cut in {cut.node: cut for site in record.matches for cut in site.slices}.values()
+    )
     logger.info("%d output projections %s, %.1f MB of full weights", len(record.matches), what, total / 1e6)
     for miss in record.near_misses:
         logger.info("%s is left alone: %s", miss.path, miss.reason)

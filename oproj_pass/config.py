@@ -31,6 +31,8 @@ class OProjConfig(BaseModel):
         expected_sites: raise unless each compiled graph holds exactly this many projections.
         release_weights: free the full weights once their slices are cut.
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
+        fuse: ``"mc2"`` computes and reduces the partial products with one Ascend operator, where the chip allows
+            it; elsewhere the log says why not.
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
         capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad
             their steps to a common size. By default an exchange has the rows of the step.
@@ -49,6 +51,7 @@ class OProjConfig(BaseModel):
     expected_sites: int | None = Field(default=None, ge=0)
     release_weights: bool = True
     reduce_dtype: torch.dtype | None = None
+    fuse: Literal["mc2"] | None = None
     check_uniform: bool = False
     capacity: int | None = Field(default=None, ge=1)
     plan: CapturePlan | None = None

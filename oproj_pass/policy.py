@@ -17,7 +17,7 @@ from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
 from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Exchange, NearMiss, Projection, ShardPlan
 from oproj_pass.passes.shard_oproj import require_divisible
-from oproj_pass.released import ReleasedParameter
+from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,8 @@ class GraphPolicy:
         require_divisible(sites, size)
         self._require_sites(sites, near_misses)
         for site in sites:
-            _require_ready(site, self.inputs[site.weight])
+            for cut in site.slices:
+                _require_ready(site, self.inputs[cut.node])
         self.group = shard_group(size, self.config.group, self.config.timeout)
         return ShardPlan(sites, near_misses, self._exchange(self.group))
 
@@ -57,7 +58,7 @@ class GraphPolicy:
         if isinstance(size, int):
             return size
         world, features = world_size(self.config.group), [site.in_features for site in sites]
-        size = automatic_size(world, features)
+        size = automatic_size(world, [site.parts for site in sites])
         if self.config.group is not None and sites:
             size = world
         logger.info(
@@ -74,19 +75,24 @@ class GraphPolicy:
             group_name=group.device.group_name,
             reduce_dtype=self.config.reduce_dtype,
             control_group_name=group.control.group_name if self.config.check_uniform else None,
+            capacity=self.config.capacity,
         )
 
     def _without_shared_storage(
         self, sites: list[Projection], near_misses: list[NearMiss]
     ) -> tuple[list[Projection], list[NearMiss]]:
-        others = _storages({site.weight for site in sites}, self.inputs)
+        others = _storages({cut.node for site in sites for cut in site.slices}, self.inputs)
         judged = [(site, self._storage_refusal(site, others)) for site in sites]
         refused = [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
         return [site for site, reason in judged if not reason], [*near_misses, *refused]
 
     def _storage_refusal(self, site: Projection, others: Mapping[int, Node]) -> str | None:
-        weight = self.inputs[site.weight]
-        if not isinstance(weight, Tensor) or type(weight) is ReleasedParameter:
+        weights = [self.inputs[cut.node] for cut in site.slices]
+        refusals = (self._weight_refusal(weight, others) for weight in weights)
+        return next((refusal for refusal in refusals if refusal), None)
+
+    def _weight_refusal(self, weight: Any, others: Mapping[int, Node]) -> str | None:
+        if not isinstance(weight, Tensor) or isinstance(weight, Released):
             return None
         storage = weight.untyped_storage()
         if not weight.is_meta and storage.nbytes() > weight.numel() * weight.element_size():

@@ -110,8 +110,8 @@ _PROJECTIONS = {
 _GET_DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
-class ReleasedParameter(nn.Parameter):
-    """A parameter without values; its shard serves compiled graphs. Made only by ``ShardStore``."""
+class Released(Tensor):
+    """A parameter or buffer without values; its shard serves compiled graphs. Made only by ``store``."""
 
     shard: Shard
 
@@ -128,7 +128,7 @@ class ReleasedParameter(nn.Parameter):
             return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
         if func == _GET_DATA:  # so that ``p.data.copy_(new)`` is a write, and nothing else can read
             return args[0]
-        if func in (_SET_DATA, torch.Tensor.copy_) and type(args[0]) is ReleasedParameter:
+        if func in (_SET_DATA, torch.Tensor.copy_) and isinstance(args[0], Released):
             return _write(func, args[0], args[1])
         raise _refusal(func, next(_released((args, kwargs))).shard)
 
@@ -137,14 +137,26 @@ class ReleasedParameter(nn.Parameter):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         shape, dtype = tuple(self.shard.signature.shape), self.shard.signature.dtype
-        return f"ReleasedParameter({self.shard.describe()}, shape={shape}, dtype={dtype})"
+        return f"{type(self).__name__}({self.shard.describe()}, shape={shape}, dtype={dtype})"
 
 
-def _write(
-    func: Callable[..., Any], parameter: ReleasedParameter, values: Tensor
-) -> ReleasedParameter | None:
-    shard = parameter.shard
-    if type(values) is ReleasedParameter:
+class ReleasedParameter(Released, nn.Parameter):
+    """A released parameter."""
+
+
+class _Buffer(Tensor):
+    """A tensor whose subclasses return plain tensors, as those of ``nn.Parameter`` do."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+
+class ReleasedBuffer(Released, _Buffer):
+    """A released buffer."""
+
+
+def _write(func: Callable[..., Any], weight: Released, values: Tensor) -> Released | None:
+    shard = weight.shard
+    if isinstance(values, Released):
         raise _refusal(func, values.shard)
     found, required = (values.dtype, values.device), (shard.signature.dtype, shard.signature.device)
     if func is not torch.Tensor.copy_ and found != required:
@@ -154,7 +166,7 @@ def _write(
         )
     with torch.no_grad():
         shard.write(values)
-    return parameter if func is torch.Tensor.copy_ else None
+    return weight if func is torch.Tensor.copy_ else None
 
 
 def _refusal(func: Callable[..., Any], shard: Shard) -> EagerStepError | WeightReleasedError:
@@ -172,9 +184,9 @@ def _refusal(func: Callable[..., Any], shard: Shard) -> EagerStepError | WeightR
     )
 
 
-def _released(values: Any) -> Iterator[ReleasedParameter]:
-    """The released parameters among nested arguments."""
-    if type(values) is ReleasedParameter:
+def _released(values: Any) -> Iterator[Released]:
+    """The released weights among nested arguments."""
+    if isinstance(values, Released):
         yield values
     elif isinstance(values, list | tuple):
         for value in values:

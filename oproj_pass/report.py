@@ -1,13 +1,14 @@
 """What sharding did to a model's memory, read from the storages themselves."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
-from torch import nn
+from torch import Tensor, nn
 
-from oproj_pass.released import ReleasedParameter, Shard
+from oproj_pass.released import Released, Shard
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,16 @@ class ShardReport:
 def shard_report(model: nn.Module) -> ShardReport:
     """The memory of a model's sharded weights on this rank; empty before the first compiled step."""
     shards: dict[Shard, str] = {}
-    for name, parameter in unwrap(model).named_parameters(remove_duplicate=False):
-        if type(parameter) is ReleasedParameter:
-            shards.setdefault(parameter.shard, name)
+    for name, weight in stored_tensors(unwrap(model)):
+        if isinstance(weight, Released):
+            shards.setdefault(weight.shard, name)
     return ShardReport(tuple(_measure(name, shard) for shard, name in shards.items()))
+
+
+def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer with its name, one that several modules share under each of its names."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
 
 
 def unwrap(model: nn.Module) -> nn.Module:

@@ -1,7 +1,7 @@
 """Gathers a sharded model's full state dict back; loading needs nothing of its own.
 
 ``model.load_state_dict(full)`` works on a sharded model as it is: each rank takes its slice of the full
-values (see ``ReleasedParameter``).
+values (see ``Released``).
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from oproj_pass.errors import GroupMismatchError
-from oproj_pass.released import ReleasedParameter, Shard
+from oproj_pass.released import Released, Shard
 from oproj_pass.report import unwrap
 
 
@@ -24,22 +24,23 @@ def full_state_dict(model: nn.Module) -> dict[str, Any]:
     values = unwrap(model).state_dict(keep_vars=True)
     gathered: dict[Shard, Tensor] = {}
     for value in values.values():
-        if type(value) is ReleasedParameter and value.shard not in gathered:
+        if isinstance(value, Released) and value.shard not in gathered:
             gathered[value.shard] = _gather(value.shard)
     return {name: _full(value, gathered) for name, value in values.items()}
 
 
 def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
-    if type(value) is ReleasedParameter:
+    if isinstance(value, Released):
         return gathered[value.shard]
     return value.detach() if isinstance(value, Tensor) else value
 
 
 def _gather(shard: Shard) -> Tensor:
     group = shard.layout.group
-    pieces = [torch.empty_like(shard.tensor) for _ in group.ranks]
+    mine = as_bytes(shard.tensor)
+    pieces = [torch.empty_like(mine) for _ in group.ranks]
     try:
-        dist.all_gather(pieces, shard.tensor, group=group.device)
+        dist.all_gather(pieces, mine, group=group.device)
     except RuntimeError as error:
         raise GroupMismatchError(
             f"{shard.path}: could not gather the full weight from ranks {list(group.ranks)}: "
@@ -51,4 +52,10 @@ def _gather(shard: Shard) -> Tensor:
         dtype=shard.signature.dtype,
         device=shard.signature.device,
     )
-    return full.copy_(torch.cat(pieces, dim=shard.layout.dim))
+    as_bytes(full).copy_(torch.cat(pieces, dim=shard.layout.dim))
+    return full
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """A tensor of one-byte elements as uint8, since gloo takes no float8; any other as it is."""
+    return tensor.view(torch.uint8) if tensor.dtype.itemsize == 1 else tensor

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oproj_pass.errors import ConfigError, WeightReleasedError
-from oproj_pass.released import Layout, ReleasedParameter, Shard, Signature
+from oproj_pass.released import Layout, Released, ReleasedBuffer, ReleasedParameter, Shard, Signature
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class ShardStore:
         Raises ``ConfigError`` if the weight was sharded in another way, ``WeightReleasedError`` if another
         compiled graph reads it in full.
         """
-        if type(weight) is ReleasedParameter:
+        if isinstance(weight, Released):
             shard = weight.shard
             if shard.storage.nbytes():
                 _take_back(shard)
@@ -72,6 +72,23 @@ class ShardStore:
         return self._readers.get(_key(weight))
 
 
+def adopt(slice_: Tensor, layout: Layout, path: str) -> ReleasedParameter:
+    """A released parameter whose shard is ``slice_`` itself, which may still be unloaded.
+
+    For weights of which a rank only ever holds its part. It has the metadata of the full weight: the shape
+    of ``slice_`` with ``layout.dim`` as many times as the group has ranks, and contiguous strides.
+    """
+    shape = list(slice_.shape)
+    shape[layout.dim] *= layout.group.size
+    full = torch.empty(shape, dtype=slice_.dtype, device=slice_.device)  # for a moment, never touched
+    full.untyped_storage().resize_(0)
+    parameter = nn.Parameter(full, requires_grad=False)
+    shard = Shard(path, layout, slice_, Signature.of(parameter), parameter.untyped_storage())
+    parameter.__class__ = ReleasedParameter
+    parameter.shard = shard  # type: ignore[attr-defined]
+    return parameter  # type: ignore[return-value]
+
+
 def _key(weight: Tensor) -> StorageWeakRef:
     """Identity of the weight's storage; never that of a later storage at the same address."""
     return StorageWeakRef(weight.untyped_storage())  # type: ignore[no-untyped-call]
@@ -95,5 +112,5 @@ def _release(weight: Tensor, shard: Shard) -> None:
         empty.untyped_storage().resize_(0)
         weight.data = empty
     shard.storage = weight.untyped_storage()
-    weight.__class__ = ReleasedParameter
+    weight.__class__ = ReleasedParameter if isinstance(weight, nn.Parameter) else ReleasedBuffer
     weight.shard = shard  # type: ignore[attr-defined]

@@ -8,11 +8,11 @@ on: shape, strides, type and device of the full weight, released or not.
 from collections.abc import Iterable
 from typing import Any
 
-from torch import nn
+from torch import Tensor
 from torch._guards import Guard, TracingContext
 from torch.fx import Node
 
-from oproj_pass.released import ReleasedParameter, Signature
+from oproj_pass.released import Released, Signature
 
 
 def accept_released(weights: Iterable[Node]) -> None:
@@ -30,12 +30,12 @@ def accept_released(weights: Iterable[Node]) -> None:
 
 def _guard_signature(builder: Any, guard: Guard) -> None:
     weight = builder.get(guard)
-    expected = weight.shard.signature if type(weight) is ReleasedParameter else Signature.of(weight)
+    expected = weight.shard.signature if isinstance(weight, Released) else Signature.of(weight)
 
     def matches(value: Any) -> bool:
-        if type(value) is ReleasedParameter:
+        if isinstance(value, Released):
             return value.shard.signature == expected
-        return isinstance(value, nn.Parameter) and Signature.of(value) == expected
+        return isinstance(value, Tensor) and Signature.of(value) == expected
 
     description = [f"{guard.name} has the signature {expected}, released or not"]
     builder.get_guard_manager(guard).add_lambda_guard(matches, description, guard.user_stack)

@@ -5,8 +5,9 @@ from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.history import HistoryStep, PassHistory
 from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
-from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan, shard_of
+from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan
 from oproj_pass.passes.sites import NearMiss, Projection, find_projections
+from oproj_pass.passes.slices import WeightSlice, shard_of
 
 __all__ = [
     "Exchange",
@@ -21,6 +22,7 @@ __all__ = [
     "Projection",
     "ShardOProj",
     "ShardPlan",
+    "WeightSlice",
     "diff_graphs",
     "find_projections",
     "fingerprint",

@@ -142,7 +142,7 @@ class _Trace:
         return is_fresh and not any(map(self._reaching, node.all_input_nodes))
 
     def _is_weight(self, gemm: Gemm) -> bool:
-        return self.parameters is None or gemm.weight.source in self.parameters
+        return self.parameters is None or self.parameters.issuperset(cut.node for cut in gemm.slices)
 
     def _activations(self, node: Node) -> list[Node]:
         return self.dependence.activations(node)

@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 
 from oproj_pass.passes import ops
 from oproj_pass.passes.provenance import rank_of, value_of
+from oproj_pass.passes.slices import WeightSlice
 
 aten = torch.ops.aten
 
@@ -59,10 +60,23 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Gemm:
-    """A GEMM whose weight is a graph input.
+class RowScale:
+    """Scales of an activation that was quantised before the exchange, which its rows need on arrival.
 
-    ``operand`` is the 2-D matrix it multiplies; ``copies`` repeat it for a batched product.
+    ``node``: one scale for all rows, one a row, or, with ``features``, one a row for each so many features.
+    """
+
+    node: Node
+    features: int | None = None
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A GEMM whose weight is made of graph inputs alone.
+
+    ``operand``: the 2-D matrix it multiplies. ``slices``: the stored tensors that are cut along K, the weight
+    first. ``constants``: the nodes between them and the GEMM, in graph order. ``row_scales``: what travels
+    with the rows of ``input``. ``refusal``: why it cannot be sharded, although its form is known.
     """
 
     node: Node
@@ -70,21 +84,28 @@ class Gemm:
     input: Node
     operand: Node
     bias: Node | None
-    weight: Weight
-    copies: tuple[Node, ...] = ()
+    slices: tuple[WeightSlice, ...]
+    constants: tuple[Node, ...]
+    scheme: str = "dense"
+    row_scales: tuple[RowScale, ...] = ()
+    refusal: str | None = None
 
     @property
-    def contraction_dim(self) -> int:
-        """The dimension of the *stored* weight that is summed over."""
-        return 1 - self.form.contraction_dim if self.weight.transposed else self.form.contraction_dim
+    def weight(self) -> WeightSlice:
+        """The stored weight; any further slices are of its scales, zero points and indices."""
+        return self.slices[0]
 
-    def emit_partial(self, graph: Graph, rows: Node) -> Node:
+    def emit_partial(self, graph: Graph, rows: Node, *row_scales: Node) -> Node:
         """Insert the bias-free product of ``rows`` [R, K/N] with the operand, now a rank's slice: [R, H]."""
         return graph.call_function(self.form.partial, (rows, self.operand))
 
+    def add_bias(self, graph: Graph, y: Node) -> Node:
+        """Insert what is added once, after the sum over ranks, to ``y`` [T, H]."""
+        return y if self.bias is None else graph.call_function(aten.add.Tensor, (y, self.bias))
+
     def erase(self) -> None:
-        """Remove the node, which nothing may read any more, and the copies made for it alone."""
-        for node in (self.node, *reversed(self.copies)):
+        """Remove the node, which nothing may read any more, and the constants made for it alone."""
+        for node in (self.node, *reversed(self.constants)):
             if not node.users:
                 node.graph.erase_node(node)
 
@@ -99,10 +120,12 @@ def match_gemm(node: Node) -> Gemm | None:
     if not isinstance(x, Node) or not isinstance(operand, Node):
         return None
     copies = _copies_of_a_matrix(operand)
-    matrix = copies[0].args[0] if copies else operand
-    weight = resolve_weight(matrix)  # type: ignore[arg-type]
-    is_matrix = weight is not None and rank_of(weight.source) in (2, None)
-    return None if not is_matrix else Gemm(node, form, x, matrix, bias, weight, copies)  # type: ignore[arg-type]
+    matrix: Any = copies[0].args[0] if copies else operand
+    weight = resolve_weight(matrix)
+    if weight is None or rank_of(weight.source) not in (2, None):
+        return None
+    dim = 1 - form.contraction_dim if weight.transposed else form.contraction_dim
+    return Gemm(node, form, x, matrix, bias, (WeightSlice(weight.source, dim),), (*weight.chain, *copies))
 
 
 def _copies_of_a_matrix(operand: Node) -> tuple[Node, ...]:

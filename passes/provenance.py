@@ -1,15 +1,14 @@
-"""What a node's metadata says of its origin: module path, fake value, and whether it is a parameter.
+"""What a node's metadata says of its origin: module path, fake value and real value.
 
 Reads the metadata that Dynamo, AOTAutograd and ``torch.export`` leave on nodes; never guesses from names.
 """
 
 import re
-from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 _ROOT = re.compile(r"^[LG]\['[^']*'\](\[\d+\])?")
@@ -73,26 +72,6 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage:
 def placeholders(gm: GraphModule) -> list[Node]:
     """The graph's inputs, in the order in which the callable takes them."""
     return [node for node in gm.graph.nodes if node.op == "placeholder"]
-
-
-def parameter_paths(gm: GraphModule, parameters: Mapping[str, str] | None = None) -> dict[Node, str] | None:
-    """The graph inputs that are parameters, each with its dotted path in the model.
-
-    ``parameters`` maps placeholder names to paths, as an exported program's
-    ``graph_signature.inputs_to_parameters`` does; without it, Dynamo's own record is read. None where the
-    graph keeps no record at all (an ATen graph inside a compiler): there any input may be a parameter.
-    """
-    inputs = placeholders(gm)
-    if parameters is not None:
-        return {node: parameters[node.name] for node in inputs if node.name in parameters}
-    if not any("grapharg" in node.meta for node in inputs):
-        return None
-    return {node: _source_path(node) for node in inputs if isinstance(real_value(node), nn.Parameter)}
-
-
-def _source_path(node: Node) -> str:
-    source = getattr(node, "_dynamo_source", None) or node.meta["grapharg"].source
-    return normalise_path(source.name if isinstance(source.name, str) else source.name())
 
 
 def is_tensor(node: Node) -> bool:

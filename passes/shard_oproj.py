@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.exchange import Exchange, emit_reduce, emit_scatter
 from oproj_pass.passes.metadata import inherit_origin, value_key
 from oproj_pass.passes.provenance import value_of
+from oproj_pass.passes.row_scales import emit_row_scale
 from oproj_pass.passes.runner import PassRecord
 from oproj_pass.passes.sites import NearMiss, Projection, find_projections
 
@@ -84,22 +84,22 @@ def take_all(exchange: Exchange) -> Policy:
     return lambda sites, near_misses: ShardPlan(sites, near_misses, exchange)
 
 
-def shard_of(site: Projection, weight: Tensor, rank: int, size: int) -> Tensor:
-    """Rank ``rank``'s slice of a full weight along the summed dimension, a contiguous copy."""
-    part = site.in_features // size
-    return weight.detach().narrow(site.gemm.contraction_dim, rank * part, part).clone().contiguous()
-
-
 def require_divisible(sites: Sequence[Projection], size: int) -> None:
-    """Raise ``ConfigError`` for the first site whose K the group's size does not divide."""
+    """Raise ``ConfigError`` for the first site whose K cannot be split over the group's ranks."""
     for site in sites:
-        if site.in_features % size:
-            fitting = [n for n in (2, 4, 8, 16, 32) if site.in_features % n == 0]
+        if site.parts % size:
+            fitting = [n for n in (2, 4, 8, 16, 32) if site.parts % n == 0]
             raise ConfigError(
                 f"{site.path}: K = {site.in_features} input features cannot be split over "
-                f"oproj_tensor_parallel_size = {size} ranks. Sizes that divide this K: "
+                f"oproj_tensor_parallel_size = {size} ranks{_unit(site)}. Sizes that divide this K: "
                 f"{', '.join(map(str, fitting)) or 'none but 1'}."
             )
+
+
+def _unit(site: Projection) -> str:
+    if site.unit == 1:
+        return ""
+    return f": {site.unit} consecutive features share a scale or a packed word and stay on one rank"
 
 
 def _rewrite(gm: GraphModule, site: Projection, exchange: Exchange) -> list[Node]:
@@ -107,8 +107,9 @@ def _rewrite(gm: GraphModule, site: Projection, exchange: Exchange) -> list[Node
     before = gemm.node.prev
     with graph.inserting_before(gemm.node):
         rows = emit_scatter(graph, gemm.input, site.in_features, exchange, site.path)
-        partial = gemm.emit_partial(graph, rows)
-        result = emit_reduce(graph, partial, gemm.input, gemm.bias, exchange, site)
+        scales = [emit_row_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
+        partial = gemm.emit_partial(graph, rows, *scales)
+        result = emit_reduce(graph, partial, gemm, exchange)
     created = _between(before, gemm.node)
     for node in created:
         inherit_origin(node, gemm.node)
@@ -126,13 +127,11 @@ def _between(before: Node, after: Node) -> list[Node]:
 
 
 def _narrow_weights(sites: Sequence[Projection], size: int) -> list[Node]:
-    """Give each weight's placeholder its slice's shape once; returns the layout nodes that follow from it."""
-    chains: dict[Node, None] = {}
-    for weight, site in {site.weight: site for site in sites}.items():
-        full = value_of(weight)
+    """Give each stored tensor's placeholder its slice's shape; returns the constants that follow from it."""
+    for node, cut in {cut.node: cut for site in sites for cut in site.slices}.items():
+        full = value_of(node)
         shape = list(full.shape)
-        shape[site.gemm.contraction_dim] //= size
-        weight.meta[value_key(weight)] = full.new_empty(shape)
-    for site in sites:
-        chains.update(dict.fromkeys(site.gemm.weight.chain))
-    return list(chains)
+        shape[cut.dim] //= size
+        node.meta[value_key(node)] = full.new_empty(shape)
+    constants = {node for site in sites for node in site.gemm.constants}
+    return [node for node in sites[0].gemm.node.graph.nodes if node in constants] if constants else []

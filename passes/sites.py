@@ -7,7 +7,7 @@ subclass) makes a near miss instead.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,7 +16,9 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.attention import Attention, Reached, trace_attention
 from oproj_pass.passes.gemm import Gemm
-from oproj_pass.passes.provenance import nbytes, parameter_paths, parent_path, value_of
+from oproj_pass.passes.provenance import nbytes, parent_path, value_of
+from oproj_pass.passes.slices import WeightSlice, split_unit
+from oproj_pass.passes.stored import parameter_paths
 from oproj_pass.passes.weights import other_reader, shared_storage, weight_refusal
 
 # Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
@@ -35,16 +37,27 @@ class Projection:
     in_features: int
     out_features: int
     dtype: torch.dtype
+    slices: tuple[WeightSlice, ...]
 
     @property
     def weight(self) -> Node:
         """The placeholder of the stored weight."""
-        return self.gemm.weight.source
+        return self.gemm.weight.node
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the full weight."""
-        return nbytes(self.weight)
+        """Bytes of everything that is cut: the full weight, and scales that lie along K."""
+        return sum(weight_slice.nbytes for weight_slice in self.slices)
+
+    @property
+    def unit(self) -> int:
+        """Features that may not be parted: 1, or what a group, a block or a packed word spans."""
+        return split_unit(self.slices)
+
+    @property
+    def parts(self) -> int:
+        """The most ranks that K can be split over; every divisor of it fits too."""
+        return self.in_features // self.unit if self.in_features % self.unit == 0 else 1
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ def find_projections(
         if reason is None:
             sites.append(_projection(candidate, paths))
         else:
-            misses.append(NearMiss(candidate.path, reason, nbytes(candidate.gemm.weight.source)))
+            misses.append(NearMiss(candidate.path, reason, candidate.gemm.weight.nbytes))
     sites, shared = _split_by_readers(sites, paths)
     return sites, [*misses, *shared, *_unserved(attentions, outputs, reached)]
 
@@ -123,39 +136,45 @@ def _matches(path: str, globs: Sequence[str]) -> bool:
 
 def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Projection:
     gemm = candidate.gemm
-    shape = value_of(gemm.weight.source).shape
     attention = next(source for source in candidate.sources if source.softmax)
+    slices = tuple(replace(cut, path=(paths or {}).get(cut.node, cut.node.name)) for cut in gemm.slices)
     return Projection(
         path=candidate.path,
         attention=attention.path,
         gemm=gemm,
-        weight_path=(paths or {}).get(gemm.weight.source, gemm.weight.source.name),
-        scheme="dense",
-        in_features=shape[gemm.contraction_dim],
-        out_features=shape[1 - gemm.contraction_dim],
-        dtype=value_of(gemm.weight.source).dtype,
+        weight_path=slices[0].path,
+        scheme=gemm.scheme,
+        in_features=value_of(gemm.input).shape[-1],
+        out_features=value_of(gemm.node).shape[-1],
+        dtype=value_of(gemm.weight.node).dtype,
+        slices=slices,
     )
 
 
 def _split_by_readers(
     sites: list[Projection], paths: Mapping[Node, str] | None
 ) -> tuple[list[Projection], list[NearMiss]]:
-    """Keep the sites whose weight nothing else reads; a weight at several sites is one shard."""
-    by_weight = defaultdict(list)
-    for site in sites:
-        by_weight[site.weight].append(site)
-    aliases = shared_storage(by_weight, paths)
-    strangers = {
-        weight: other_reader(weight, [site.gemm for site in users]) or aliases.get(weight)
-        for weight, users in by_weight.items()
-    }
-    kept = [site for site in sites if strangers[site.weight] is None]
-    misses = [
-        NearMiss(site.path, f"has a weight that is also read by {strangers[site.weight]}", site.nbytes)
-        for site in sites
-        if strangers[site.weight] is not None
-    ]
+    """Keep the sites whose slices nothing else reads, no dropped site either; a weight at several is one."""
+    kept, misses = sites, list[NearMiss]()
+    while dropped := _read_elsewhere(kept, paths):
+        kept = [site for site in kept if site.gemm.node not in dropped]
+        misses += [
+            NearMiss(site.path, f"has a weight that is also read by {dropped[site.gemm.node]}", site.nbytes)
+            for site in sites
+            if site.gemm.node in dropped
+        ]
     return kept, misses
+
+
+def _read_elsewhere(sites: Sequence[Projection], paths: Mapping[Node, str] | None) -> dict[Node, str]:
+    """Per GEMM with a slice that anything but these sites reads, that reader."""
+    users: dict[Node, list[Gemm]] = defaultdict(list)
+    for site in sites:
+        for cut in site.slices:
+            users[cut.node].append(site.gemm)
+    aliases = shared_storage(users, paths)
+    strangers = {node: other_reader(node, gemms) or aliases.get(node) for node, gemms in users.items()}
+    return {gemm.node: stranger for node, stranger in strangers.items() if stranger for gemm in users[node]}
 
 
 def _unserved(attentions: list[Attention], outputs: list[Reached], reached: list[Reached]) -> list[NearMiss]:

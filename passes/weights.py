@@ -13,17 +13,29 @@ from oproj_pass.passes.provenance import nbytes, real_value, storage_of, value_o
 
 def weight_refusal(gemm: Gemm) -> str | None:
     """Why the GEMM's weight cannot be replaced by its slices, None if it can."""
-    value, real = value_of(gemm.weight.source), real_value(gemm.weight.source)
+    if gemm.refusal is not None:
+        return gemm.refusal
     if not is_plain(gemm):
         return "scales its product or bias (alpha or beta is not 1)"
+    refusals = (_slice_refusal(weight_slice.node) for weight_slice in gemm.slices)
+    return next((refusal for refusal in refusals if refusal), None) or _dtype_refusal(gemm)
+
+
+def _slice_refusal(node: Node) -> str | None:
+    value, real = value_of(node), real_value(node)
     if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
         return "has no static weight shape in the graph's metadata"
     if (subclass := _dispatching_subclass(value if real is None else real)) is not None:
         return f"has a weight of type {subclass.__name__}, a tensor subclass with its own dispatch"
-    if not value.is_floating_point() or value.element_size() < 2:
-        return f"has a {value.dtype} weight, a quantisation scheme that is not supported"
-    if real is not None and storage_of(real).nbytes() > nbytes(gemm.weight.source):
+    if real is not None and storage_of(real).nbytes() > nbytes(node):
         return "has a weight that is a part of a larger storage, which cannot be released"
+    return None
+
+
+def _dtype_refusal(gemm: Gemm) -> str | None:
+    weight = value_of(gemm.weight.node)
+    if gemm.scheme == "dense" and (not weight.is_floating_point() or weight.element_size() < 2):
+        return f"has a {weight.dtype} weight, a quantisation scheme that is not supported"
     return None
 
 
@@ -46,13 +58,13 @@ def shared_storage(weights: Collection[Node], paths: Mapping[Node, str] | None) 
 
 
 def other_reader(weight: Node, gemms: Sequence[Gemm]) -> str | None:
-    """What reads the weight besides the given GEMMs, in words; None if nothing does."""
-    read = {(gemm.node, (weight, *gemm.weight.chain, *gemm.copies)[-1]) for gemm in gemms}
-    inner = {node for gemm in gemms for node in (*gemm.weight.chain, *gemm.copies)}
-    if len({gemm.contraction_dim for gemm in gemms}) > 1:
+    """What reads the stored tensor besides the given GEMMs, which all cut it; None if nothing does."""
+    if len({(cut.dim, cut.unit) for gemm in gemms for cut in gemm.slices if cut.node is weight}) > 1:
         return "another projection that sums over its other dimension"
+    inner = {node for gemm in gemms for node in gemm.constants}
+    readers = inner | {gemm.node for gemm in gemms}
     for node in (weight, *inner):
         for user in node.users:
-            if user not in inner and ((user, node) not in read or user.all_input_nodes.count(node) > 1):
+            if user not in readers:
                 return f"`{user.name}`"
     return None

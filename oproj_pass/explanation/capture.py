@@ -18,8 +18,8 @@ from torch._dynamo.exc import BackendCompilerFailed
 
 from oproj_pass.errors import ConfigError, WeightReleasedError
 from oproj_pass.explanation.isolation import isolated_compile
-from oproj_pass.released import ReleasedParameter
-from oproj_pass.report import unwrap
+from oproj_pass.released import Released
+from oproj_pass.report import stored_tensors, unwrap
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,10 @@ class GraphBreak:
 def capture_graphs(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], backend: Callable[..., Any]
 ) -> list[GraphBreak]:
-    """Call a copy of ``model`` with ``backend`` compiling its graphs; returns every break, in order.
+    """Call ``model``, a copy, with ``backend`` compiling its graphs; returns every break, in order.
 
-    Raises ``ConfigError`` if ``model`` is no module or cannot be copied, ``WeightReleasedError`` if weights
-    of it are already sharded, and whatever the model raises.
+    Raises whatever the model raises.
     """
-    model, args, kwargs = _copy(module_of(model), args, kwargs)
     with isolated_compile(backend) as compile_, _random_state_kept(model), torch.no_grad():
         try:
             compile_(_fresh(_call))(model, args, kwargs)
@@ -63,17 +61,22 @@ def _fresh(function: Callable[..., Any]) -> FunctionType:
     return FunctionType(function.__code__.replace(), globals(), function.__name__)
 
 
-def _copy(
+def copy_to_run(
     model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any]]:
-    shared: dict[int, Any] = {}
-    for name, parameter in model.named_parameters():
-        if type(parameter) is ReleasedParameter:
+    """A copy of the model and its arguments that shares the parameters, and nothing else.
+
+    Raises ``ConfigError`` if ``model`` is no module or cannot be copied, ``WeightReleasedError`` if weights
+    of it are already sharded.
+    """
+    model = module_of(model)
+    for name, weight in stored_tensors(model):
+        if isinstance(weight, Released):
             raise WeightReleasedError(
                 f"{name} is already sharded, and its full weight is gone. Explain the model before its first "
                 "compiled step; oproj_pass.shard_report says what sharding did to it."
             )
-        shared[id(parameter)] = parameter
+    shared = {id(parameter): parameter for parameter in model.parameters()}
     try:
         return copy.deepcopy((model, args, kwargs), shared)
     except (TypeError, RuntimeError) as error:

@@ -136,10 +136,15 @@ def _notes(report: "ExplainReport") -> Iterator[str]:
     for size in report.sizes:
         for row in report.misfits(size)[:1]:
             yield (
-                f"N = {size} does not divide K = {row.in_features} of {row.path}: compiling with it fails."
+                f"N = {size} does not divide K = {row.in_features}{_in_units(row)} of {row.path}: "
+                "compiling with it fails."
             )
     if report.oproj_tensor_parallel_size in (0, 1):
         yield f"oproj_tensor_parallel_size = {report.oproj_tensor_parallel_size} shards nothing."
+
+
+def _in_units(row: "ProjectionRow") -> str:
+    return "" if row.unit == 1 else f" (groups of {row.unit} features)"
 
 
 def _folded(rows: Sequence["ProjectionRow"]) -> Iterator[tuple[str, "ProjectionRow"]]:

@@ -25,9 +25,12 @@ _LARGEST_LISTED_SIZE = 64
 class ProjectionRow:
     """One output projection that sharding takes.
 
-    ``nbytes``: the full weight [H, K], H ``out_features`` and K ``in_features``. ``input_itemsize`` and
-    ``partial_itemsize``: bytes of one feature that is scattered, and of one partial sum that is reduced.
-    ``calls``: times a step runs it. ``shares_weight_with``: the projection whose weight it uses too.
+    ``nbytes``: the full weight [H, K], H ``out_features`` and K ``in_features``, with the scales that are cut
+    along K. ``input_itemsize`` and ``partial_itemsize``: bytes of one feature that is scattered, and of one
+    partial sum that is reduced. ``scale_nbytes`` and ``row_scale_nbytes``: bytes of a token's scales, those
+    that are scattered with their features and those that go to every rank. ``unit``: features that may not be
+    parted, for they share a scale or a packed word. ``calls``: times a step runs it.
+    ``shares_weight_with``: the projection whose weight it uses too.
     """
 
     path: str
@@ -39,12 +42,20 @@ class ProjectionRow:
     nbytes: int
     input_itemsize: int
     partial_itemsize: int
+    scale_nbytes: int = 0
+    row_scale_nbytes: int = 0
+    unit: int = 1
     calls: int = 1
     shares_weight_with: str | None = None
 
+    @property
+    def parts(self) -> int:
+        """The most ranks that K can be split over; every divisor of it fits too."""
+        return self.in_features // self.unit if self.in_features % self.unit == 0 else 1
+
     def fits(self, size: int) -> bool:
         """Whether K can be split over ``size`` ranks."""
-        return self.in_features % size == 0
+        return self.parts % size == 0
 
     def saved_nbytes(self, size: int) -> int:
         """Bytes freed on each of ``size`` ranks; 0 where the weight counts elsewhere."""
@@ -53,9 +64,11 @@ class ProjectionRow:
     def sent_nbytes(self, size: int) -> int:
         """Bytes that a rank sends for one of its tokens in a step.
 
-        The all-to-all sends ``K * (N-1)/N`` features, the reduce-scatter ``H * (N-1)`` partial sums.
+        The all-to-all sends ``K * (N-1)/N`` features, the reduce-scatter ``H * (N-1)`` partial sums. Scales
+        of a quantised input travel with its features, or to all ``N-1`` other ranks if they are a row's.
         """
-        return self.calls * sent_nbytes(
+        scales = self.scale_nbytes * (size - 1) // size + self.row_scale_nbytes * (size - 1)
+        return self.calls * scales + self.calls * sent_nbytes(
             self.in_features,
             self.out_features,
             size,
@@ -87,7 +100,7 @@ class ExplainReport:
     @property
     def fitting_sizes(self) -> tuple[int, ...]:
         """Every N above 1 that divides every K, up to 64."""
-        divisor = math.gcd(*(row.in_features for row in self.projections))
+        divisor = math.gcd(*(row.parts for row in self.projections))
         return tuple(n for n in range(2, min(divisor, _LARGEST_LISTED_SIZE) + 1) if divisor % n == 0)
 
     def fits(self, size: int) -> bool:

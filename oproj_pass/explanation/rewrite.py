@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.explanation.capture import capture_graphs
+from oproj_pass.explanation.capture import capture_graphs, copy_to_run
 from oproj_pass.passes import Exchange, ShardOProj
 from oproj_pass.passes.history import PassHistory
 
@@ -34,7 +34,7 @@ def rewrite_graph(model: nn.Module, *args: Any, size: int, **kwargs: Any) -> Pas
         histories.append(history)
         return original.forward
 
-    breaks = capture_graphs(model, args, kwargs, backend)
+    breaks = capture_graphs(*copy_to_run(model, args, kwargs), backend)
     if len(histories) != 1:
         why = "; ".join(f"{break_.reason} at {break_.source}" for break_ in breaks) or "no break was recorded"
         raise ConfigError(

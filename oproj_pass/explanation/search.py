@@ -12,12 +12,15 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.explanation.capture import GraphBreak, capture_graphs, module_of
+from oproj_pass.explanation.capture import GraphBreak, capture_graphs, copy_to_run
 from oproj_pass.explanation.report import ExplainReport, ProjectionRow
 from oproj_pass.passes import NearMiss, Projection, ShardOProj, run_passes
+from oproj_pass.passes.gemm import RowScale
 from oproj_pass.passes.ops import registered
-from oproj_pass.passes.provenance import parameter_paths, placeholders, storage_of, value_of
+from oproj_pass.passes.provenance import placeholders, storage_of, value_of
+from oproj_pass.passes.stored import is_stored, parameter_paths
 from oproj_pass.policy import GraphPolicy
+from oproj_pass.report import stored_tensors
 from oproj_pass.store import ShardStore
 
 
@@ -34,7 +37,7 @@ def explain(model: nn.Module, *args: Any, config: Any = None, **kwargs: Any) -> 
     that is already sharded, and whatever the model raises.
     """
     config = OProjConfig.from_options(config)
-    module = module_of(model)
+    module, args, kwargs = copy_to_run(model, args, kwargs)
     search = _Search(module, config)
     breaks = capture_graphs(module, args, kwargs, search)
     return search.report(type(module).__name__, breaks)
@@ -45,7 +48,7 @@ class _Search:
 
     def __init__(self, model: nn.Module, config: OProjConfig) -> None:
         self.config = config
-        self.names = {id(p): name for name, p in model.named_parameters()}
+        self.names = {id(weight): name for name, weight in stored_tensors(model)}
         self.rows: dict[str, ProjectionRow] = {}
         self.misses: dict[NearMiss, None] = {}
         self.weights: dict[str, int] = {}  # projection's path -> its weight's storage
@@ -57,7 +60,8 @@ class _Search:
         inputs = placeholders(gm)
         sites, misses = self._find(gm, example_inputs)
         rows = [(inputs.index(site.weight), self._row(site)) for site in sites]
-        taken = {position for position, _ in rows}
+        taken = {inputs.index(cut.node) for site in sites for cut in site.slices}
+        stored = [is_stored(node) for node in inputs]
         paths = parameter_paths(gm) or {}
         here = [paths.get(node) for node in inputs]
 
@@ -67,7 +71,7 @@ class _Search:
                 self._add(replace(row, path=_full_path(row.path, here, names)), args[position])
             self.misses.update((replace(m, path=_full_path(m.path, here, names)), None) for m in misses)
             for position, (node, value) in enumerate(zip(inputs, args, strict=True)):
-                if isinstance(value, nn.Parameter) and position not in taken:
+                if stored[position] and position not in taken:
                     self.readers[_storage(value)] = names[position] or node.name
             return gm.forward(*args)
 
@@ -93,7 +97,8 @@ class _Search:
         return record.matches, record.near_misses
 
     def _row(self, site: Projection) -> ProjectionRow:
-        reduce_dtype = self.config.reduce_dtype or value_of(site.gemm.node).dtype
+        product, scales = value_of(site.gemm.node).dtype, site.gemm.row_scales
+        reduce_dtype = self.config.reduce_dtype if product.is_floating_point else None
         return ProjectionRow(
             path=site.path,
             gemm=site.gemm.form.name,
@@ -103,7 +108,10 @@ class _Search:
             scheme=site.scheme,
             nbytes=site.nbytes,
             input_itemsize=value_of(site.gemm.input).dtype.itemsize,
-            partial_itemsize=reduce_dtype.itemsize,
+            partial_itemsize=(reduce_dtype or product).itemsize,
+            scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if scale.features),
+            row_scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if not scale.features),
+            unit=site.unit,
         )
 
     def _add(self, row: ProjectionRow, weight: Tensor) -> None:
@@ -134,6 +142,11 @@ class _Search:
             graph_breaks=tuple(breaks),
             num_graphs=self.num_graphs,
         )
+
+
+def _nbytes_a_row(scale: RowScale) -> int:
+    value = value_of(scale.node)
+    return int(value.dtype.itemsize * (value.shape[-1] if scale.features else 1))
 
 
 def _storage(tensor: Tensor) -> int:

@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from oproj_pass.groups import ShardGroup
-from oproj_pass.released import ReleasedParameter
+from oproj_pass.released import Released
+from oproj_pass.report import stored_tensors
 
 
 def modules_of(fn: Callable[..., Any]) -> tuple[nn.Module, ...]:
@@ -68,8 +69,8 @@ class WeightWatch:
 
 def shard_groups(fn: Callable[..., Any]) -> set[ShardGroup]:
     """The groups that weights of ``fn`` are sharded over."""
-    weights = (weight for module in modules_of(fn) for weight in module.parameters())
-    return {weight.shard.layout.group for weight in weights if type(weight) is ReleasedParameter}
+    weights = (weight for module in modules_of(fn) for _, weight in stored_tensors(module))
+    return {weight.shard.layout.group for weight in weights if isinstance(weight, Released)}
 
 
 def _slots(module: nn.Module) -> Iterator[_Slot]:
@@ -83,6 +84,6 @@ def _slots(module: nn.Module) -> Iterator[_Slot]:
 
 def _address(weight: Tensor | None) -> int:
     """Where a weight's values are; released weights that were filled again count as moved."""
-    if type(weight) is ReleasedParameter:
+    if isinstance(weight, Released):
         return -1 if weight.shard.storage.nbytes() else weight.shard.tensor.data_ptr()
     return 0 if weight is None else weight.data_ptr()

@@ -72,8 +72,8 @@ def drop_exchange(gm):
         node.replace_all_uses_with(node.args[0])
 
 
-def next_ranks_slice(site, weight, rank, size):
-    return shard_of(site, weight, (rank + 1) % size, size)
+def next_ranks_slice(weight_slice, full, rank, size):
+    return shard_of(weight_slice, full, (rank + 1) % size, size)
 
 
 @pytest.mark.parametrize("sabotage", [{"edit": drop_exchange}, {"slice_of": next_ranks_slice}])

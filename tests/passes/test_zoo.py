@@ -204,6 +204,6 @@ def test_takes_exactly_the_output_projections(family, search):
     assert found.missed == {}
     for site in found.sites:
         assert (site.in_features, site.out_features) == family.features
-        assert (site.gemm.form.name, site.gemm.contraction_dim) == (family.form, family.contraction_dim)
+        assert (site.gemm.form.name, site.gemm.weight.dim) == (family.form, family.contraction_dim)
         assert (site.gemm.bias is not None) == family.bias
         assert site.weight_path == f"{site.path}.weight"

@@ -69,5 +69,5 @@ def test_splits_gpt2_along_its_first_dimension(search_aten):
         transformers.GPT2LMHeadModel(config), input_ids=torch.arange(6).view(2, 3), use_cache=False
     )
     (site,) = found.sites
-    assert (site.gemm.contraction_dim, site.in_features) == (0, 32)
+    assert (site.gemm.weight.dim, site.in_features) == (0, 32)
     assert site.gemm.bias is not None

@@ -25,14 +25,12 @@ def run_on_all_ranks(gm, sites, parameters, inputs, size, slice_of=shard_of):
 
     ``parameters``: placeholder name to full weight; ``inputs``: per rank, the user inputs in order.
     """
-    sites_of = {site.weight.name: site for site in sites}
+    slices = {cut.node.name: cut for site in sites for cut in site.slices}
     activations = iter(zip(*inputs, strict=True))
     arguments = []
     for node in placeholders(gm):
-        if node.name in sites_of:
-            by_rank = [
-                slice_of(sites_of[node.name], parameters[node.name], rank, size) for rank in range(size)
-            ]
+        if node.name in slices:
+            by_rank = [slice_of(slices[node.name], parameters[node.name], rank, size) for rank in range(size)]
         elif node.name in parameters:
             by_rank = [parameters[node.name].detach()] * size
         else:
