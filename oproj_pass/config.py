@@ -31,8 +31,8 @@ class OProjConfig(BaseModel):
         expected_sites: raise unless each compiled graph holds exactly this many projections.
         release_weights: free the full weights once their slices are cut.
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
-        fuse: ``"mc2"`` computes and reduces the partial products with one Ascend operator, where the chip allows
-            it; elsewhere the log says why not.
+        fuse: ``"mc2"`` computes and reduces partial products with one operator on Ascend chips that allow it;
+            where they do not, the log says why.
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
         capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad
             their steps to a common size. By default an exchange has the rows of the step.

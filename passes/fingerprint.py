@@ -15,6 +15,8 @@ from torch.fx import GraphModule, Node
 from oproj_pass.passes.process_groups import communicator, communicator_size, process_group
 from oproj_pass.passes.provenance import module_path, value_of
 
+_ASCEND = "npu_define"  # the collectives of Ascend's compilers: (.., tag, ranks, group_size)
+
 
 @dataclass(frozen=True)
 class Fingerprint:
@@ -29,11 +31,11 @@ def fingerprint(gm: GraphModule) -> Fingerprint:
 
 
 def is_collective(node: Node) -> bool:
-    """Whether the node starts a collective: a functional one (``wait_tensor`` only ends it) or a fused one."""
+    """Whether the node starts a collective, functional (``wait_tensor`` only ends one) or fused."""
     target = node.target
     return communicator(node) is not None or (
         isinstance(target, torch._ops.OpOverload)
-        and target.namespace == "_c10d_functional"
+        and target.namespace in ("_c10d_functional", _ASCEND)
         and target is not torch.ops._c10d_functional.wait_tensor.default
     )
 
@@ -75,6 +77,8 @@ def _shape(value: object) -> str:
 def _group(node: Node) -> str:
     if communicator(node) is not None:  # its name need not be the same on every rank
         return f"{communicator_size(node)} ranks"
+    if node.target.namespace == _ASCEND:  # type: ignore[union-attr]
+        return f"ranks {node.args[-2]}"
     name = str(node.args[-1])
     try:
         return f"ranks {dist.get_process_group_ranks(process_group(name))}"

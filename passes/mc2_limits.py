@@ -40,9 +40,13 @@ GENERATIONS = (
     Generation("Atlas A2", re.compile(r"Ascend910B\d"), (2, 4, 8), "8.0.RC2", single_group=True),
     Generation("Atlas A3", re.compile(r"Ascend910_93"), (2, 4, 8, 16), "8.0.RC2"),
     Generation(
-        "Ascend 950", re.compile(r"Ascend950|Ascend910_95"), (2, 4, 8, 16, 32, 64), "9.0.0", max_nbytes=16 * 2**28
+        "Ascend 950",
+        re.compile(r"Ascend950|Ascend910_95"),
+        (2, 4, 8, 16, 32, 64),
+        "9.0.0",
+        max_nbytes=16 * 2**28,
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ def process_group(name: str) -> ProcessGroup:
 
 
 def communicator(node: Node) -> str | None:
-    """The HCCL communicator of a fused communication operator (its ``hcom`` argument), None for other nodes."""
+    """The HCCL communicator of a fused communication operator (``hcom``), None for any other node."""
     found = _named_argument(node, "hcom")
     return None if found is None else str(found)
 

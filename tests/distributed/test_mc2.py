@@ -1,5 +1,7 @@
 """The fused second half computes what the unsharded model does, on real ranks; each sabotage must show."""
 
+import logging
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -81,3 +83,33 @@ def test_matches_in_bfloat16(ranks):
 def test_parity_fails_when_sabotaged(ranks, sabotage):
     for error, _ in ranks.run(relative_error, (3, 32), "float16", "linear", sabotage):
         assert error > 5e-2
+
+
+class Messages(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+
+def compiled_without_hccl():
+    """The backend's error to the unsharded model, and what it logged of the fusing."""
+    messages, model = Messages(), decoder(**MODEL)
+    logging.getLogger("oproj_pass.npu").addHandler(messages)
+    x = rows(3, 32)
+    with torch.inference_mode():
+        expected = model(x)
+        result = torch.compile(model, backend="oproj_npu", options={"fuse": "mc2"})(x)
+    return (result - expected).abs().max().item(), messages.texts
+
+
+def test_the_backend_keeps_the_unfused_pair_without_hccl_and_logs_why(two_ranks):
+    for error, logged in two_ranks.run(compiled_without_hccl):
+        assert error < 1e-4
+        assert [text.split(" is not fused: ")[0] for text in logged] == [
+            "layers.0.attn.o_proj",
+            "layers.1.attn.o_proj",
+        ]
+        assert all("torch_npu" in text or "HCCL" in text for text in logged)

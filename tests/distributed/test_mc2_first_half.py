@@ -99,7 +99,10 @@ def test_a_weight_split_over_its_outputs_fuses_with_matmul_all_to_all(ranks):
     assert max(ranks.run(column_parallel)) < 1e-9
 
 
-@pytest.mark.parametrize(("in_features", "out_features", "cheaper"), [(16384, 7168, True), (4096, 4096, None), (4096, 5120, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("in_features", "out_features", "cheaper"),
+    [(16384, 7168, True), (4096, 4096, None), (4096, 5120, False)],
+)
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_splitting_k_sends_less_iff_k_exceeds_h(in_features, out_features, cheaper, size):
     """Elements that a rank sends for one of its tokens."""

@@ -84,3 +84,9 @@ def test_cannot_be_changed_after_it_was_checked():
 def test_refuses_options_that_are_no_mapping():
     with pytest.raises(ConfigError, match="list"):
         OProjConfig.from_options([("timeout", 1)])
+
+
+@pytest.mark.parametrize("value", ["mc3", True, ""])
+def test_refuses_an_unknown_way_to_fuse(value):
+    with pytest.raises(ConfigError, match="fuse.*'mc2'"):
+        OProjConfig(fuse=value)

@@ -1,0 +1,55 @@
+"""Runs the passes that only Ascend chips have a use for, with what torch_npu says of the chip.
+
+Works without torch_npu too: then nothing is known of a chip, and each pass says why it leaves a site alone.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from oproj_pass.config import OProjConfig
+from oproj_pass.passes import PassRecord, run_passes
+from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
+from oproj_pass.passes.mc2_limits import Device
+from oproj_pass.passes.process_groups import process_group
+
+logger = logging.getLogger(__name__)
+
+
+def run_npu_passes(gm: GraphModule, example_inputs: Sequence[Any], config: OProjConfig) -> None:
+    """Apply to a sharded graph what the options ask for; a site that a pass cannot take is logged."""
+    passes = []
+    if config.fuse == "mc2":
+        passes.append(FuseMatmulReduceScatter(current_device(), hccl_comm_name))
+    for record in run_passes(gm, example_inputs, passes):
+        _log(record)
+
+
+def current_device() -> Device:
+    """The chip that this process computes on, ``Device("", "")`` where there is none."""
+    npu = getattr(torch, "npu", None)
+    if npu is None or not npu.is_available():
+        return Device("", "")
+    return Device(npu.get_device_name(), npu.utils.get_cann_version())
+
+
+def hccl_comm_name(group_name: str) -> str | None:
+    """The HCCL communicator of the process group of that c10d name, None where its backend is another."""
+    if not hasattr(torch, "npu"):
+        return None
+    group = process_group(group_name)
+    try:
+        backend = group._get_backend(torch.device("npu"))
+    except RuntimeError:  # the group has no backend for NPUs
+        return None
+    comm_name = getattr(backend, "get_hccl_comm_name", None)
+    return None if comm_name is None else str(comm_name(group.rank()))
+
+
+def _log(record: PassRecord) -> None:
+    logger.info("%s: %d projections", record.name, len(record.matches))
+    for miss in record.near_misses:
+        logger.warning("%s %s", miss.path, miss.reason)
