@@ -4,6 +4,7 @@ from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapsh
 from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.history import HistoryStep, PassHistory
+from oproj_pass.passes.npu import WeightShard, npu_pass
 from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
 from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan
 from oproj_pass.passes.sites import NearMiss, Projection, find_projections
@@ -22,10 +23,12 @@ __all__ = [
     "Projection",
     "ShardOProj",
     "ShardPlan",
+    "WeightShard",
     "WeightSlice",
     "diff_graphs",
     "find_projections",
     "fingerprint",
+    "npu_pass",
     "run_passes",
     "shard_of",
     "snapshot",

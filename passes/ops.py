@@ -13,6 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Node
 
+# Operators that torch_npu puts in ATen's place while it traces; they exist only where it is loaded.
+ASCEND_DIALECT = {
+    "npu::_npu_dtype_cast": torch.ops.aten._to_copy,
+    "npu::npu_dtype_cast": torch.ops.aten._to_copy,
+    "npu::npu_transpose_batchmatmul": torch.ops.aten.bmm,
+    "npu::npu_rms_norm": torch.ops.aten.rms_norm,
+}
+
 _NAMESPACES = (torch, torch.Tensor, torch._C._nn, F, torch.special, operator)
 
 
@@ -35,8 +43,20 @@ def operation(node: Node) -> Any:
 
 
 def packet(target: Any) -> Any:
-    """An ATen or custom operator's packet; any other target as it is."""
-    return target.overloadpacket if isinstance(target, torch._ops.OpOverload) else target
+    """An ATen or custom operator's packet, of Ascend's ATen equivalents ATen's; any other target as it is."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return target
+    return ASCEND_DIALECT.get(target.overloadpacket._qualified_op_name, target.overloadpacket)
+
+
+def operator_name(node: Node) -> str | None:
+    """The qualified name of the operator that a node calls, as ``"aten::_int_mm"``; None for anything else."""
+    target = operation(node)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return str(target._qualified_op_name)
+    if getattr(target, "__self__", None) is torch._C._VariableFunctionsClass:  # torch._int_mm
+        return f"aten::{target.__name__}"
+    return None
 
 
 def registered(*qualified_names: str) -> frozenset[Any]:
@@ -67,7 +87,7 @@ POINTWISE = targets(
     "mul", "imul", "div", "truediv", "itruediv", "sigmoid", "silu", "gelu", "relu", "tanh", "softplus", "elu",
     "exp", "log", "neg", "abs", "pow", "square", "sqrt", "rsqrt", "reciprocal", "where", "masked_fill",
     "clamp", "clamp_min", "nan_to_num", "dropout", "native_dropout", "hardtanh", "erf", "sin", "cos",
-    "maximum", "minimum", "max", "min",
+    "maximum", "minimum", "max", "min", "round", "clip",
 )  # fmt: skip
 NORM = targets(
     "rms_norm", "_fused_rms_norm", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
@@ -101,6 +121,9 @@ FUSED_ATTENTION = {
     **dict.fromkeys(targets("_native_multi_head_attention"), 7),
     **dict.fromkeys(targets("_transformer_encoder_layer_fwd"), 5),
 }
+
+# Operators that quantise an activation, where their library is loaded; its scales come out with it.
+QUANTISE = ("npu::npu_quantize", "npu::npu_dynamic_quant")
 
 # Attention kernels of serving engines and of Ascend, where their library is loaded.
 ENGINE_ATTENTION = (

@@ -1,0 +1,107 @@
+"""What a custom pass does to one graph of torchair or npugraph_ex.
+
+1. Let pre-sharded weights stand for the full ones, so that their projections are found (``presharded``).
+2. Find and rewrite (``ShardOProj``), knowing from the compiler which inputs are stored weights.
+3. Spell the exchange in the compilers' dialect (``collectives``).
+4. Give every weight that is still full its slice, cut inside the graph: the compiler owns the inputs here, so
+   a placeholder cannot change its meaning behind its back.
+
+The graph stays functional: the compilers have already noted which inputs are written.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from oproj_pass.errors import SiteMismatchError
+from oproj_pass.passes.exchange import Exchange
+from oproj_pass.passes.npu.collectives import respell_all_to_all
+from oproj_pass.passes.npu.presharded import stand_in_for_full_weights
+from oproj_pass.passes.npu.weights import cut_in_graph, stored_weights
+from oproj_pass.passes.ops import registered
+from oproj_pass.passes.provenance import placeholders, value_of
+from oproj_pass.passes.runner import run_passes
+from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan
+from oproj_pass.passes.sites import NearMiss, Projection
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A pass's configuration, in literals; ``version`` tells the compile caches of two releases apart."""
+
+    version: str
+    group_name: str
+    ranks: tuple[int, ...]
+    rank: int
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    attention_ops: tuple[str, ...]
+    expected_sites: int | None
+    reduce_dtype: str | None
+
+    @property
+    def exchange(self) -> Exchange:
+        """Who exchanges, and in which type."""
+        dtype = None if self.reduce_dtype is None else getattr(torch, self.reduce_dtype)
+        return Exchange(len(self.ranks), self.group_name, dtype)
+
+
+def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) -> None:
+    """Shard the projections of ``gm`` in place; raises an ``OProjError`` that names the layer."""
+    exchange = settings.exchange
+    weights = stored_weights(gm, example_inputs)
+    presharded = stand_in_for_full_weights(gm, exchange)
+    full = {node: value_of(node) for node in placeholders(gm)}
+
+    def decide(sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
+        _require_expected(sites, near_misses, settings.expected_sites)
+        _require_taken(sites, near_misses, presharded)
+        return ShardPlan(sites, near_misses, exchange if exchange.size > 1 else None)
+
+    sharding = ShardOProj(
+        decide,
+        parameters=weights,
+        include=settings.include,
+        exclude=settings.exclude,
+        attention_ops=registered(*settings.attention_ops),
+    )
+    (record,) = run_passes(gm, example_inputs, [sharding])
+    if record.is_clean:
+        logger.info("no output projection sharded in this graph: %s", _listed(record.near_misses))
+        return
+    respell_all_to_all(record.changed, exchange, settings.ranks)
+    cut_in_graph(gm, record.matches, full, presharded, settings.rank, exchange.size)
+    gm.graph.lint()
+    gm.recompile()
+
+
+def _require_expected(
+    sites: Sequence[Projection], near_misses: Sequence[NearMiss], expected: int | None
+) -> None:
+    if expected is not None and len(sites) != expected:
+        raise SiteMismatchError(
+            f"expected_sites = {expected}, found {len(sites)}: "
+            f"{', '.join(site.path for site in sites) or 'none'}. Near misses: {_listed(near_misses)}."
+        )
+
+
+def _require_taken(
+    sites: Sequence[Projection], near_misses: Sequence[NearMiss], presharded: dict[Node, str]
+) -> None:
+    left = set(presharded).difference(cut.node for site in sites for cut in site.slices)
+    if left:
+        raise SiteMismatchError(
+            f"{', '.join(sorted(presharded[node] for node in left))}: holds only this rank's slice of its "
+            "weight, but is not sharded here. Keep its full weight, or let the pass take it (include, "
+            f"exclude, attention_ops). Near misses: {_listed(near_misses)}."
+        )
+
+
+def _listed(near_misses: Sequence[NearMiss]) -> str:
+    return "; ".join(f"{miss.path}: {miss.reason}" for miss in near_misses) or "none"

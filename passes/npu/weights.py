@@ -1,0 +1,54 @@
+"""Which inputs of a compiler's graph are stored weights, and how a rank's slice is cut inside the graph."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from oproj_pass.passes.metadata import propagate
+from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.sites import Projection
+
+aten = torch.ops.aten
+
+_STORED = "_torchair_is_parameter"  # the mark both compilers set on parameters and buffers before a pass runs
+
+
+def stored_weights(gm: GraphModule, example_inputs: Sequence[Any]) -> dict[str, str] | None:
+    """The inputs that no step changes, by name; None where the compiler has marked none.
+
+    A cache kept in a buffer is marked as well, but written at the graph's end.
+    """
+    written = {node.args[0] for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)}
+    inputs = zip(placeholders(gm), example_inputs, strict=True)
+    marked = [node for node, value in inputs if hasattr(value, _STORED)]
+    return {node.name: node.name for node in marked if node not in written} or None
+
+
+def cut_in_graph(
+    gm: GraphModule,
+    sites: Sequence[Projection],
+    full: Mapping[Node, Any],
+    presharded: Collection[Node],
+    rank: int,
+    size: int,
+) -> None:
+    """Make each rewritten site read rank ``rank``'s slices of its stored tensors' placeholders.
+
+    ``full``: the placeholders' values before the rewrite; those in ``presharded`` are slices already.
+    """
+    first = next(node for node in gm.graph.nodes if node.op != "placeholder")
+    stale = {node for site in sites for node in site.gemm.constants}
+    for node, cut in {cut.node: cut for site in sites for cut in site.slices}.items():
+        if node not in presharded:
+            node.meta["val"] = full[node]
+            part = full[node].shape[cut.dim] // size
+            with gm.graph.inserting_before(first):
+                mine = gm.graph.call_function(
+                    aten.slice.Tensor, (node, cut.dim, rank * part, (rank + 1) * part)
+                )
+            for user in [user for user in node.users if user is not mine]:
+                user.replace_input_with(node, mine)
+            stale.add(mine)
+    propagate([node for node in gm.graph.nodes if node in stale], "val")
