@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oproj_pass.passes.mc2_limits import FEATURES, GENERATIONS, Device, Product, refusal, release_key
@@ -153,6 +153,7 @@ def holds(product, device):
     )
 
 
+@settings(deadline=None)
 @given(PRODUCTS, DEVICES)
 def test_allows_a_product_iff_every_limit_holds(product, device):
     assert (refusal(product, device) is None) == bool(holds(product, device))
