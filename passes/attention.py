@@ -24,8 +24,9 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.passes import ops
 from oproj_pass.passes.effects import Dependence, mutated_inputs
-from oproj_pass.passes.gemm import Gemm, is_per_head, match_gemm
+from oproj_pass.passes.gemm import Gemm, is_per_head
 from oproj_pass.passes.provenance import common_path, is_within, module_path, parent_path, rank_of
+from oproj_pass.passes.schemes import match_gemm
 
 _Label = TypeVar("_Label")
 _FUNCTIONALIZED = frozenset(
@@ -91,6 +92,7 @@ class _Trace:
     def __init__(self, parameters: Iterable[Node] | None, attention_ops: frozenset[Any]) -> None:
         self.parameters = None if parameters is None else frozenset(parameters)
         self.attention_ops = attention_ops
+        self.pass_through = ops.PASS_THROUGH | ops.registered(*ops.QUANTISE)
         self.attentions: list[Attention] = []
         self.reached: list[Reached] = []
         self.dependence = Dependence(parameters)
@@ -124,7 +126,7 @@ class _Trace:
             self._visit_softmax(node)
         elif operation in ops.COMBINE:
             self._visit_combine(node)
-        elif operation in ops.PASS_THROUGH or node.target is getattr:
+        elif operation in self.pass_through or node.target is getattr:
             self._carry(node, self._activations(node))
         else:
             self._carry_marks(node)

@@ -121,11 +121,20 @@ def match_gemm(node: Node) -> Gemm | None:
         return None
     copies = _copies_of_a_matrix(operand)
     matrix: Any = copies[0].args[0] if copies else operand
-    weight = resolve_weight(matrix)
+    cut = cut_matrix(matrix, form.contraction_dim)
+    if cut is None:
+        return None
+    weight, chain = cut
+    return Gemm(node, form, x, matrix, bias, (weight,), (*chain, *copies))  # type: ignore[arg-type]
+
+
+def cut_matrix(operand: Node, contraction_dim: int) -> tuple[WeightSlice, tuple[Node, ...]] | None:
+    """The cut of the stored matrix behind a GEMM's operand along its dimension, with the nodes between."""
+    weight = resolve_weight(operand)
     if weight is None or rank_of(weight.source) not in (2, None):
         return None
-    dim = 1 - form.contraction_dim if weight.transposed else form.contraction_dim
-    return Gemm(node, form, x, matrix, bias, (WeightSlice(weight.source, dim),), (*weight.chain, *copies))
+    dim = 1 - contraction_dim if weight.transposed else contraction_dim
+    return WeightSlice(weight.source, dim), weight.chain
 
 
 def _copies_of_a_matrix(operand: Node) -> tuple[Node, ...]:

@@ -50,13 +50,12 @@ def packet(target: Any) -> Any:
 
 
 def operator_name(node: Node) -> str | None:
-    """The qualified name of the operator that a node calls, as ``"aten::_int_mm"``; None for anything else."""
+    """The qualified name of the operator that a node calls, as ``"aten::_int_mm"``; None for any other."""
     target = operation(node)
     if isinstance(target, torch._ops.OpOverloadPacket):
         return str(target._qualified_op_name)
-    if getattr(target, "__self__", None) is torch._C._VariableFunctionsClass:  # torch._int_mm
-        return f"aten::{target.__name__}"
-    return None
+    name = getattr(target, "__name__", "")  # Dynamo keeps torch._int_mm as that very function
+    return f"aten::{name}" if getattr(torch._C._VariableFunctions, name, None) is target else None
 
 
 def registered(*qualified_names: str) -> frozenset[Any]:

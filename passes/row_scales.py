@@ -19,7 +19,7 @@ def emit_row_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, p
         blocks = value_of(scale.node).shape[-1]
         return emit_scatter(graph, scale.node, blocks, exchange, path)
     mine = graph.call_function(aten.reshape.default, (scale.node, [-1]))
-    if value_of(scale.node).numel() == 1:
+    if value_of(scale.node).numel() == 1:  # one scale for all of my rows, another one on other ranks
         first = graph.call_function(aten.select.int, (x, -1, 0))
         rows = graph.call_function(aten.reshape.default, (first, [-1]))
         mine = graph.call_function(aten.expand_as.default, (mine, rows))
@@ -27,6 +27,10 @@ def emit_row_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, p
     if exchange.capacity is not None:
         column = graph.call_function(aten.reshape.default, (mine, [-1, 1]))
         mine = graph.call_function(aten.reshape.default, (emit_padding(graph, column, exchange, path), [-1]))
+    if exchange.capacity is not None:
+        mine = graph.call_function(aten.reshape.default, (mine, [-1, 1]))
+        mine = emit_padding(graph, mine, exchange, path)
+        mine = graph.call_function(aten.reshape.default, (mine, [-1]))
     gathered = graph.call_function(
         functional.all_gather_into_tensor.default, (mine, exchange.size, exchange.group_name)
     )

@@ -1,0 +1,68 @@
+"""GEMMs that are one operator: the partial product is the same operator on a rank's rows and slices."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from oproj_pass.passes import ops
+from oproj_pass.passes.gemm import Gemm, GemmForm, cut_matrix
+
+
+@dataclass(frozen=True)
+class OperatorGemm(Gemm):
+    """A GEMM whose ``arguments``, by the names of the operator's schema, are kept but for those of a rank."""
+
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def emit_partial(self, graph: Graph, rows: Node, *row_scales: Node) -> Node:
+        """Insert the operator on ``rows`` [R, K/N], its scales and the slices, without bias: [R, H]."""
+        arguments = {**self.arguments, self.form.input[1]: rows, **self.scale_arguments(graph, row_scales)}
+        if self.form.bias is not None:
+            arguments[self.form.bias[1]] = None
+        return emit_call(graph, overload_of(self.node), arguments)
+
+    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node]) -> dict[str, Any]:
+        """The arguments that take the scales of rows from all ranks; schemes with row scales say which."""
+        return {}
+
+
+def match_operator(
+    node: Node, form: GemmForm, scheme: str, kind: type[OperatorGemm] = OperatorGemm
+) -> OperatorGemm | None:
+    """The GEMM at a node that calls the form's operator, if its weight is a stored matrix."""
+    arguments = arguments_of(node)
+    x, operand = arguments[form.input[1]], arguments[form.weight[1]]
+    bias = arguments[form.bias[1]] if form.bias else None
+    cut = cut_matrix(operand, form.contraction_dim)
+    if cut is None:
+        return None
+    weight, chain = cut
+    return kind(node, form, x, operand, bias, (weight,), chain, scheme, arguments=arguments)
+
+
+def overload_of(node: Node) -> torch._ops.OpOverload:
+    """The operator that a node calls, in its default overload."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return node.target
+    namespace, name = str(ops.operator_name(node)).split("::")
+    return getattr(getattr(torch.ops, namespace), name).default  # type: ignore[no-any-return]
+
+
+def arguments_of(node: Node) -> dict[str, Any]:
+    """Every argument of the operator that a node calls, by name; defaults where the call leaves them out."""
+    arguments = {}
+    for index, argument in enumerate(overload_of(node)._schema.arguments):
+        given = node.kwargs.get(argument.name, argument.default_value)
+        arguments[argument.name] = node.args[index] if index < len(node.args) else given
+    return arguments
+
+
+def emit_call(graph: Graph, operator: torch._ops.OpOverload, arguments: Mapping[str, Any]) -> Node:
+    """Insert a call of ``operator`` with arguments by name."""
+    schema = operator._schema.arguments
+    args = tuple(arguments[argument.name] for argument in schema if not argument.kwarg_only)
+    kwargs = {argument.name: arguments[argument.name] for argument in schema if argument.kwarg_only}
+    return graph.call_function(operator, args, kwargs)
