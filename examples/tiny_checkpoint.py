@@ -41,16 +41,23 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 def write_checkpoint(folder: Path, shape: str, *, seed: int = 0, **changes: Any) -> Path:
     """A checkpoint of one of ``CONFIGS``, with ``changes`` to its config; returns its ``folder``."""
+    write_config(folder, shape, **changes)
     config = {**CONFIGS[shape], **changes}
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(config, indent=1))
-    _write_tokenizer(folder, config["vocab_size"])
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: _ones_or_random(name, size, generator)
         for name, size in (_qwen3_moe(config) if shape == "qwen3_moe" else _deepseek_v3(config))
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
+def write_config(folder: Path, shape: str, **changes: Any) -> Path:
+    """As ``write_checkpoint``, without weights: for ``load_format="dummy"``."""
+    config = {**CONFIGS[shape], **changes}
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    _write_tokenizer(folder, config["vocab_size"])
     return folder
 
 

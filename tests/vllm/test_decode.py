@@ -1,42 +1,97 @@
-"""The same greedy tokens, sharded or not, on every rank, from a real checkpoint."""
+"""The same greedy tokens, sharded or not, on every rank, from a real checkpoint, whatever the ranks bring."""
+
+import random
 
 import pytest
 
-from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections
+from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections, stop_compiling
 from tests.vllm.support.process import run_ranks
 
-PROMPTS = [[[5, 6, 7, 8]], [[9, 10, 11, 12]]]
+SHARDED = {"compilation": COMPILED, "size": 2}
 
 
-def decode(rank, model, settings):
-    llm = build_engine(model, **settings)
-    return greedy(llm, PROMPTS[rank]), output_projections(llm)
+def _mixed(rank):
+    """A hundred requests a rank: prompts of 1 to 60 tokens, answers of 1 to 6."""
+    draw = random.Random(rank)
+    prompts = [[draw.randrange(3, 512) for _ in range(draw.randint(1, 60))] for _ in range(100)]
+    return prompts, [draw.randint(1, 6) for _ in prompts]
 
 
-@pytest.fixture(scope="module", params=["qwen3_moe"])
-def runs(request, checkpoints):
-    model = checkpoints[request.param]
+def _steps(rank):
+    """What this rank brings, by the name of the situation: prompts and answer lengths."""
     return {
-        "eager": run_ranks(decode, model, {}),
-        "compiled": run_ranks(decode, model, {"compilation": COMPILED}),
-        "sharded": run_ranks(decode, model, {"compilation": COMPILED, "size": 2}),
+        "equal": ([[5 + rank, 6, 7, 8]], 8),
+        "uneven": ([[[9, 10, 11]], [[5] * 40, [6], [7, 8] * 9]][rank], 8),
+        "idle": ([[], [[12, 13], [14]]][rank], 5),
+        "mixed": _mixed(rank),
     }
 
 
-def tokens(run):
-    return [answer for answer, _ in run]
+def decode(rank, model, settings, situations):
+    llm = build_engine(model, **settings)
+    answers = {name: greedy(llm, *_steps(rank)[name]) for name in situations}
+    found = {"answers": answers, "projections": output_projections(llm)}
+    if settings.get("size"):
+        stop_compiling(llm)
+        try:
+            greedy(llm, [[5, 6]], 1)
+        except Exception as error:  # the test says which it must be
+            found["uncompiled"] = f"{type(error).__name__}: {error}"
+    return found
 
 
-def test_compiled_tokens_are_the_eager_ones(runs):
-    assert tokens(runs["compiled"]) == tokens(runs["eager"])
+@pytest.fixture(scope="module")
+def dense(checkpoints):
+    """Dense attention: (unsharded eager, sharded), by rank."""
+    model, situations = checkpoints["qwen3_moe"], ["equal", "uneven", "idle", "mixed"]
+    return run_ranks(decode, model, {}, situations), run_ranks(decode, model, SHARDED, situations)
 
 
-def test_sharded_tokens_are_the_eager_ones_on_both_ranks(runs):
-    assert tokens(runs["sharded"]) == tokens(runs["eager"])
+@pytest.fixture(scope="module")
+def latent(checkpoints):
+    """Multi-head latent attention: (unsharded eager, sharded), by rank."""
+    model, situations = checkpoints["deepseek_v3"], ["equal", "uneven"]
+    return run_ranks(decode, model, {}, situations), run_ranks(decode, model, SHARDED, situations)
 
 
-def test_a_rank_holds_half_of_each_output_projection_and_nothing_of_the_full_one(runs):
-    for _, projections in runs["sharded"]:
-        assert projections
-        for kind, shape, stored, shard in projections.values():
-            assert (kind, stored, shard) == ("ReleasedParameter", 0, shape[0] * shape[1] * 4 // 2)
+def answers(run, situation):
+    return [found["answers"][situation] for found in run]
+
+
+@pytest.mark.parametrize("situation", ["equal", "uneven", "idle", "mixed"])
+def test_sharded_tokens_are_the_eager_ones_on_both_ranks(dense, situation):
+    eager, sharded = dense
+    assert answers(sharded, situation) == answers(eager, situation)
+
+
+@pytest.mark.parametrize("situation", ["equal", "uneven"])
+def test_sharded_latent_attention_has_the_eager_tokens_on_both_ranks(latent, situation):
+    eager, sharded = latent
+    assert answers(sharded, situation) == answers(eager, situation)
+
+
+def test_the_compiled_model_has_the_eager_tokens_with_the_knob_off(dense, checkpoints):
+    compiled = run_ranks(decode, checkpoints["qwen3_moe"], {"compilation": COMPILED}, ["equal"])
+    assert answers(compiled, "equal") == answers(dense[0], "equal")
+    for found in compiled:
+        assert {kind for kind, *_ in found["projections"].values()} == {"ModelWeightParameter"}
+
+
+def test_answers_differ_between_prompts(dense):
+    """Else equal tokens would prove nothing."""
+    distinct = {tuple(answer) for found in answers(dense[0], "equal") for answer in found}
+    assert len(distinct) == 2
+
+
+def test_a_rank_holds_its_half_of_each_output_projection_and_nothing_of_the_full_one(dense, latent):
+    for _, sharded in (dense, latent):
+        for found in sharded:
+            assert len(found["projections"]) == 2
+            for kind, shape, stored, shard in found["projections"].values():
+                assert (kind, stored, shard) == ("ReleasedParameter", 0, shape[0] * shape[1] * 4 // 2)
+
+
+def test_a_step_that_is_not_compiled_is_refused_by_the_weight_itself(dense, latent):
+    for _, sharded in (dense, latent):
+        for found in sharded:
+            assert found["uncompiled"].startswith("EagerStepError: model.layers.0.self_attn.o_proj")

@@ -44,8 +44,21 @@ class _Ranks:
 
 
 def install() -> None:
-    """Wrap the layer's construction."""
-    wrap(RowParallelLinear, "__init__", _constructing)
+    """Wrap the layer's construction, and that of its subclasses: vllm-ascend's comes with the worker."""
+    RowParallelLinear.__init_subclass__ = classmethod(_wrap_new)
+    _wrap_constructions(RowParallelLinear)
+
+
+def _wrap_new(cls: type, **arguments: Any) -> None:
+    super(RowParallelLinear, cls).__init_subclass__(**arguments)  # type: ignore[misc]
+    _wrap_constructions(cls)
+
+
+def _wrap_constructions(cls: type) -> None:
+    if "__init__" in vars(cls):
+        wrap(cls, "__init__", _constructing)
+    for subclass in cls.__subclasses__():
+        _wrap_constructions(subclass)
 
 
 def _constructing(original: Callable[..., None]) -> Callable[..., None]:
@@ -59,6 +72,8 @@ def _constructing(original: Callable[..., None]) -> Callable[..., None]:
             return
         with _as_tensor_parallel_group(group):
             original(self, *args, **kwargs)
+        if getattr(self, "custom_op", None) is not None:
+            self.custom_op = None  # vllm-ascend's own exchange, which would come on top
         _adopt_when_processed(self, group)
 
     return __init__
@@ -66,6 +81,8 @@ def _constructing(original: Callable[..., None]) -> Callable[..., None]:
 
 def _group_of(prefix: str, disable_tp: bool) -> ShardGroup | None:
     """The ranks that share the layer ``prefix``, None for a layer that loads in full."""
+    if isinstance(parallel_state._TP, _Ranks):  # a subclass is being built, and this is its base
+        return None
     vllm_config = get_current_vllm_config_or_none()
     settings = settings_of(vllm_config)
     if settings is None or settings.size < 2 or not settings.load_sharded or disable_tp:

@@ -20,8 +20,8 @@ KNOB_SECTION = "finegrained_tp_config"
 SECTION = "oproj_pass"
 
 _OPTIONS = {
-    "capacity", "check_uniform", "exclude", "include", "inner_backend", "load_sharded", "reduce_dtype",
-    "timeout",
+    "capacity", "check_uniform", "exclude", "fuse", "include", "inner_backend", "load_sharded",
+    "reduce_dtype", "timeout",
 }  # fmt: skip
 _RESOLVED = "rewrite"
 
@@ -30,7 +30,7 @@ _RESOLVED = "rewrite"
 class Settings:
     """The plugin's settings of one engine.
 
-    ``size``: N. ``capacity``: rows of every exchange, None for the rows of the step. ``load_sharded``: layers
+    ``size``: N. ``capacity``: rows of every exchange, None for the step's own. ``load_sharded``: layers
     load their slice only, or else in full for the backend to release. ``options``: the backend's other ones.
     """
 
@@ -85,8 +85,24 @@ def resolve(vllm_config: Any, size: int) -> None:
     """Turn the plugin on for this engine, with N = ``size``."""
     config = vllm_config.additional_config
     config[KNOB_SECTION] = {**config[KNOB_SECTION], KNOB: size}
+    section = section_of(vllm_config)
+    if section.get("capacity") is not None:
+        section["capacity"] = _sufficient(section["capacity"], vllm_config)
     rewrite = {"version": version("oproj-pass"), "passes": [ShardOProj.name]}
-    config[SECTION] = {**section_of(vllm_config), _RESOLVED: rewrite}
+    config[SECTION] = {**section, _RESOLVED: rewrite}
+
+
+def _sufficient(capacity: Any, vllm_config: Any) -> int:
+    """The capacity in rows, once it is known to hold the engine's largest step."""
+    largest: int = vllm_config.scheduler_config.max_num_batched_tokens
+    if capacity == "auto":
+        return largest
+    if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < largest:
+        raise ConfigError(
+            f"additional_config.{SECTION}.capacity is {capacity!r}, required: 'auto', or at least "
+            f"max_num_batched_tokens ({largest}, after the platform's own changes)."
+        )
+    return capacity
 
 
 def turn_off(vllm_config: Any) -> None:

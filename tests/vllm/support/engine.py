@@ -1,12 +1,9 @@
 """Builds a small engine on the CPU, and reads what a test wants to know of it."""
 
-MAX_NUM_BATCHED_TOKENS = 256
 COMPILED = {"mode": 2, "backend": "oproj_npu"}
 
 
-def build_engine(
-    model, *, size=0, compilation=None, capacity=MAX_NUM_BATCHED_TOKENS, options=None, **arguments
-):
+def build_engine(model, *, size=0, compilation=None, capacity="auto", options=None, **arguments):
     """An ``LLM`` over the checkpoint; sharded over ``size`` ranks, eager without ``compilation``."""
     from vllm import LLM
 
@@ -20,7 +17,7 @@ def build_engine(
         "dtype": "float32",
         "kv_cache_memory_bytes": 64 << 20,
         "max_model_len": 256,
-        "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS,
+        "max_num_batched_tokens": 256,
         "max_num_seqs": 8,
         **arguments,
     }
@@ -34,17 +31,31 @@ def build_engine(
 
 
 def greedy(llm, prompts, max_tokens=8):
-    """The greedy tokens of prompts given as token ids."""
+    """The greedy tokens of prompts (token ids); without prompts, this rank runs along with its peers."""
     from vllm import SamplingParams
 
-    parameters = SamplingParams(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+    lengths = max_tokens if isinstance(max_tokens, list) else [max_tokens] * len(prompts)
+    parameters = [SamplingParams(max_tokens=length, temperature=0, ignore_eos=True) for length in lengths]
     requests = [{"prompt_token_ids": list(prompt)} for prompt in prompts]
+    if not requests:
+        _run_along(llm.llm_engine)
+        return []
     return [list(out.outputs[0].token_ids) for out in llm.generate(requests, parameters, use_tqdm=False)]
+
+
+def _run_along(engine):
+    while engine.has_unfinished_requests():
+        engine.step()
 
 
 def model_of(llm):
     """The model inside the engine's only worker."""
     return llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
+
+
+def stop_compiling(llm):
+    """Let the engine call the model's own forward from now on."""
+    model_of(llm).model.do_not_compile = True
 
 
 def output_projections(llm):

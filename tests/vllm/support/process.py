@@ -27,7 +27,7 @@ ENVIRONMENT = {
 }
 
 
-def run_ranks(function, *args, world=2, environment=None, timeout=150):
+def run_ranks(function, *args, world=2, environment=None, timeout=300):
     """``function(rank, *args)`` on each rank; results by rank, or the first error as the test's failure."""
     outcomes = rank_outcomes(function, *args, world=world, environment=environment, timeout=timeout)
     for rank, (kind, value) in enumerate(outcomes):
@@ -36,7 +36,7 @@ def run_ranks(function, *args, world=2, environment=None, timeout=150):
     return [value for _, value in outcomes]
 
 
-def rank_outcomes(function, *args, world=2, environment=None, timeout=150):
+def rank_outcomes(function, *args, world=2, environment=None, timeout=300):
     """Per rank ``("result", value)``, ``("error", traceback)`` or ``("lost", how)``."""
     port, ranks = free_port(), []
     try:

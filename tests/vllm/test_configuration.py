@@ -1,0 +1,135 @@
+"""Rules, caches and guard on real VllmConfig and dispatcher objects, on a platform with graphs."""
+
+import pytest
+
+from tests.support.workers import Worker
+from tests.vllm.support import configuration
+
+
+def in_process(function, *args):
+    worker = Worker(_serve)
+    try:
+        worker.send((function, args))
+        kind, value = worker.receive(240)
+    finally:
+        worker.kill()
+    if kind != "result":
+        pytest.fail(f"{function.__name__}: {value}", pytrace=False)
+    return value
+
+
+def _serve(connection):
+    import traceback
+
+    function, args = connection.recv()
+    try:
+        connection.send(("result", function(*args)))
+    except BaseException:  # whatever it is, the test shows it
+        connection.send(("error", traceback.format_exc()))
+    connection.poll(None)
+
+
+def every_fact(model):
+    return {
+        "hooks": configuration.hook_facts(),
+        "rules": configuration.rule_facts(model),
+        "guard": configuration.guard_facts(model),
+    }
+
+
+@pytest.fixture(scope="module")
+def facts(checkpoints):
+    return in_process(every_fact, checkpoints["qwen3_moe"])
+
+
+@pytest.fixture
+def rules(facts):
+    return facts["rules"]
+
+
+@pytest.fixture
+def guard(facts):
+    return facts["guard"]
+
+
+def test_registers_once_however_often_it_is_called(facts):
+    assert facts["hooks"] == {"wrapped": [True] * 5, "same": [True] * 5}
+
+
+def test_a_decode_node_that_keeps_the_rules_is_on(rules):
+    settings = rules["decode node"]["settings"]
+    assert (settings.size, settings.capacity, settings.load_sharded) == (2, None, True)
+
+
+@pytest.mark.parametrize("case", ["no knob", "knob 0"])
+def test_is_silent_with_the_knob_off(rules, case):
+    assert rules[case]["settings"] is None
+    assert "oproj_pass" not in rules[case]["additional"]
+    assert rules["logged before"] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "found"),
+    [
+        ("no kv transfer, tp 2", ["rule 2", "rule 4", "rule 10"]),
+        ("not a size", ["rule 1"]),
+        ("unknown option", ["capcity", "capacity"]),
+        ("small capacity", ["capacity is 512", "8192"]),
+        ("eager", ["rule 8"]),
+        ("compilation dropped", ["mode 2", "oproj_npu", "ConfigPlatform turned it into mode 0"]),
+        ("graphs dropped", ["rule 8"]),
+    ],
+)
+def test_refuses_with_every_finding(rules, case, found):
+    for text in found:
+        assert text in rules[case]["error"]
+
+
+def test_a_fixed_capacity_makes_the_rules_of_uniform_steps_moot(rules):
+    assert rules["capacity, no kv transfer"]["settings"].capacity == 8192
+
+
+def test_rule_13_turns_the_knob_off_with_its_warning(rules):
+    uncovered = rules["uncovered"]
+    assert uncovered["settings"] is None
+    assert uncovered["additional"]["finegrained_tp_config"] == {"oproj_tensor_parallel_size": 0}
+    (warning,) = rules["logged when uncovered"]
+    assert "rule 13" in warning
+    assert "600" in warning
+
+
+@pytest.mark.parametrize("other", ["n4", "capacity 8192", "capacity 8200", "another pass", "rank 1"])
+def test_the_key_of_the_compile_caches_changes(rules, other):
+    assert rules["keys"][other] != rules["keys"]["n2"]
+
+
+def test_the_key_of_the_compile_caches_is_stable(rules):
+    assert rules["keys"]["n2 again"] == rules["keys"]["n2"]
+    assert rules["keys"]["capacity 8192"] != rules["keys"]["capacity 8200"]
+
+
+@pytest.mark.parametrize("runner", ["first", "second"])
+def test_lets_a_step_pass_that_the_dispatcher_sends_to_a_graph(guard, runner):
+    steps = guard if runner == "first" else guard["second runner"]
+    assert steps["decode"] == ("FULL", "ran")
+
+
+@pytest.mark.parametrize("runner", ["first", "second"])
+@pytest.mark.parametrize("step", ["oversize", "mixed"])
+def test_refuses_a_step_that_the_dispatcher_sends_to_none(guard, runner, step):
+    steps = guard if runner == "first" else guard["second runner"]
+    mode, what = steps[step]
+    assert mode == "NONE"
+    assert what.startswith("EagerStepError: a step of")
+
+
+@pytest.mark.parametrize(
+    "step", ["profile run", "capture warm-up", "draft after decode", "step after a refusal"]
+)
+def test_lets_pass_what_is_no_target_forward_of_a_real_step(guard, step):
+    assert guard[step][1] == "ran"
+
+
+@pytest.mark.parametrize("why", ["knob 0", "capacity"])
+def test_does_not_guard_where_rows_cannot_differ(guard, why):
+    assert guard[f"oversize, {why}"] == ("NONE", "ran")

@@ -1,0 +1,58 @@
+"""What a sharded load frees is there for the KV cache: vLLM sizes it after its own profile run."""
+
+import pytest
+
+from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections
+from tests.vllm.support.process import run_ranks
+
+# Two layers whose output projections (2048 x 8192, four bytes each) outweigh what a process varies by.
+WIDE = {"hidden_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 1, "num_experts": 2}
+PROJECTION = 2048 * 8192 * 4
+MEMORY_FRACTION = 0.15
+
+
+def start(rank, model, settings):
+    llm = build_engine(
+        model,
+        compilation=COMPILED,
+        kv_cache_memory_bytes=None,
+        gpu_memory_utilization=MEMORY_FRACTION,
+        load_format="dummy",
+        **settings,
+    )
+    runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    (group,) = runner.kv_cache_config.kv_cache_groups
+    return {
+        "tokens": greedy(llm, [[5, 6, 7]], 4),
+        "block_bytes": len(group.layer_names) * group.kv_cache_spec.page_size_bytes,
+        "num_blocks": runner.kv_cache_config.num_blocks,
+        "projections": output_projections(llm),
+    }
+
+
+@pytest.fixture(scope="module")
+def starts(tmp_path_factory):
+    """By route, the first rank's facts: unsharded, sharded load, and full load released by the backend."""
+    from examples.tiny_checkpoint import write_config
+
+    model = write_config(tmp_path_factory.mktemp("wide"), "qwen3_moe", **WIDE)
+    routes = {
+        "unsharded": {},
+        "sharded load": {"size": 2},
+        "released": {"size": 2, "options": {"load_sharded": False}},
+    }
+    return {name: run_ranks(start, model, settings)[0] for name, settings in routes.items()}
+
+
+@pytest.mark.parametrize("route", ["sharded load", "released"])
+def test_the_freed_bytes_become_blocks(starts, route):
+    before, after = starts["unsharded"], starts[route]
+    predicted = 2 * PROJECTION // 2
+    gained = (after["num_blocks"] - before["num_blocks"]) * before["block_bytes"]
+    assert gained == pytest.approx(predicted, rel=0.25)
+
+
+@pytest.mark.parametrize("route", ["sharded load", "released"])
+def test_both_routes_hold_half_of_each_projection(starts, route):
+    for kind, shape, stored, shard in starts[route]["projections"].values():
+        assert (kind, shape, stored, shard) == ("ReleasedParameter", (2048, 8192), 0, PROJECTION // 2)
