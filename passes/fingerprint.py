@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes.process_groups import communicator, communicator_size, process_group
+from oproj_pass.passes.process_groups import communicator, communicator_size, listed_ranks, process_group
 from oproj_pass.passes.provenance import module_path, value_of
 
-_ASCEND = "npu_define"  # the collectives of Ascend's compilers: (.., tag, ranks, group_size)
+_COLLECTIVES = ("_c10d_functional", "npu_define")  # torch's, and what Ascend's compilers make of them
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def is_collective(node: Node) -> bool:
     target = node.target
     return communicator(node) is not None or (
         isinstance(target, torch._ops.OpOverload)
-        and target.namespace in ("_c10d_functional", _ASCEND)
+        and target.namespace in _COLLECTIVES
         and target is not torch.ops._c10d_functional.wait_tensor.default
     )
 
@@ -77,8 +77,8 @@ def _shape(value: object) -> str:
 def _group(node: Node) -> str:
     if communicator(node) is not None:  # its name need not be the same on every rank
         return f"{communicator_size(node)} ranks"
-    if node.target.namespace == _ASCEND:  # type: ignore[union-attr]
-        return f"ranks {node.args[-2]}"
+    if (ranks := listed_ranks(node)) is not None:
+        return f"ranks {ranks}"
     name = str(node.args[-1])
     try:
         return f"ranks {dist.get_process_group_ranks(process_group(name))}"

@@ -25,6 +25,12 @@ def communicator_size(node: Node) -> int:
     return int(_named_argument(node, "world_size"))
 
 
+def listed_ranks(node: Node) -> list[int] | None:
+    """The ranks that a collective of Ascend's compilers names instead of a group, None for other nodes."""
+    found = (_named_argument(node, name) for name in ("ranks", "rank_list"))
+    return next((list(ranks) for ranks in found if ranks is not None), None)
+
+
 def _named_argument(node: Node, name: str) -> Any:
     if not isinstance(node.target, torch._ops.OpOverload):
         return None

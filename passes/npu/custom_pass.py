@@ -36,8 +36,8 @@ def npu_pass(
 
     ``group``: the ranks that share each projection, by default the whole world (``dist.new_subgroups(n)``
     makes consecutive groups of n). It must exist before this call, and, where a compile cache is used, be
-    made in the same order in every run: graphs name it. The other options are ``OProjConfig``'s. A weight is cut
-    inside the graph, unless it already is this rank's slice (``WeightShard``).
+    made in the same order in every run: graphs name it. The other options are ``OProjConfig``'s. A weight is
+    cut inside the graph, unless it already is this rank's slice (``WeightShard``).
 
     Raises ``ConfigError`` for a setting that cannot work; the pass raises it, or ``SiteMismatchError``, for a
     graph that does not fit.

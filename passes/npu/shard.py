@@ -2,7 +2,7 @@
 
 1. Let pre-sharded weights stand for the full ones, so that their projections are found (``presharded``).
 2. Find and rewrite (``ShardOProj``), knowing from the compiler which inputs are stored weights.
-3. Spell the exchange in the compilers' dialect (``collectives``).
+3. Spell what it emitted in the compilers' dialect (``dialect``).
 4. Give every weight that is still full its slice, cut inside the graph: the compiler owns the inputs here, so
    a placeholder cannot change its meaning behind its back.
 
@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import SiteMismatchError
 from oproj_pass.passes.exchange import Exchange
-from oproj_pass.passes.npu.collectives import respell_all_to_all
+from oproj_pass.passes.npu.dialect import respell
 from oproj_pass.passes.npu.presharded import stand_in_for_full_weights
 from oproj_pass.passes.npu.weights import cut_in_graph, stored_weights
 from oproj_pass.passes.ops import registered
@@ -75,7 +75,7 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
     if record.is_clean:
         logger.info("no output projection sharded in this graph: %s", _listed(record.near_misses))
         return
-    respell_all_to_all(record.changed, exchange, settings.ranks)
+    respell(record.changed, exchange, settings.ranks)
     cut_in_graph(gm, record.matches, full, presharded, settings.rank, exchange.size)
     gm.graph.lint()
     gm.recompile()

@@ -64,6 +64,17 @@ def nodes(gm, target):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_writes_every_copy_out(world, dynamic):
+    """torchair takes a reshape for a view: one that must copy would lose the order of the exchange."""
+    gm = graph_after(npu_pass(world), decoder(layers=1), rows(3, 32), dynamic=dynamic)
+    assert nodes(gm, aten.reshape.default) == []
+    (exchange,) = nodes(gm, c10d.all_to_all_single.default)
+    (flat,) = exchange.args[0].all_input_nodes[:1]
+    assert flat.target is aten.clone.default
+    assert flat.args[0].target is aten.permute.default
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_cuts_this_ranks_slice_inside_the_graph_and_keeps_the_inputs(world, dynamic):
     gm = graph_after(npu_pass(world), decoder(), rows(3, 32), dynamic=dynamic)
     cuts = nodes(gm, aten.slice.Tensor)
