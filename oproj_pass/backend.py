@@ -12,15 +12,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch._dynamo.backends.registry import list_backends, lookup_backend
-from torch._dynamo.exc import InvalidBackend, ShortenTraceback
+from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.errors import ConfigError, OProjError, WeightReleasedError
+from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
 from oproj_pass.graph_agreement import agree_on_graph, report_failure
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
+from oproj_pass.inner import Compiled, Compiler, inner_backend
 from oproj_pass.npu import run_npu_passes
 from oproj_pass.passes import PassRecord, ShardOProj, fingerprint, run_passes
 from oproj_pass.passes.ops import registered
@@ -34,10 +34,6 @@ from oproj_pass.weight_guards import accept_released
 logger = logging.getLogger(__name__)
 
 _STORE = ShardStore()  # physical memory of this process, shared by all its compiled graphs
-_INNER_BY_DEVICE = {"npu": "npugraph_ex", "cuda": "inductor"}
-
-Compiled = Callable[..., Any]
-Compiler = Callable[[GraphModule, list[Any]], Compiled]
 
 
 def oproj_npu(
@@ -55,7 +51,7 @@ def oproj_npu(
     with _errors_as_they_are():
         config = OProjConfig.from_options(options if options is not None else fields)
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-        inner = _inner_backend(config, inputs)
+        inner = inner_backend(config, inputs)
         if config.oproj_tensor_parallel_size == 0:
             _require_unreleased(inputs, None)
             return inner(gm, list(example_inputs))
@@ -144,20 +140,6 @@ class ShardedGraph:
         return self.inner(*inputs)
 
 
-def _inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiler:
-    name = config.inner_backend
-    if name == "auto":
-        devices = {value.device.type for value in inputs.values() if isinstance(value, Tensor)}
-        name = next((_INNER_BY_DEVICE[device] for device in _INNER_BY_DEVICE if device in devices), "eager")
-    try:
-        return lookup_backend(name)
-    except InvalidBackend:
-        raise ConfigError(
-            f"option inner_backend = {name!r}: no Dynamo backend of that name. "
-            f"Known: {', '.join(sorted(list_backends(())))}"
-        ) from None
-
-
 def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
     """A weight that another graph released must not be read in full by this one."""
     cuts = {cut.node for site in record.matches for cut in site.slices} if record else set()
@@ -176,13 +158,24 @@ def _record_readers(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
 
 
 def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig) -> None:
-    """Peers may have no error of their own: bring them this one instead of leaving them waiting."""
+    """Peers may have no error of their own: bring them this one instead of leaving them waiting.
+
+    Whatever becomes of that, ``error`` is the one to raise; without a group there is nobody to tell.
+    """
+    if isinstance(error, GroupMismatchError):
+        return
+    try:
+        group = group or _group_of_peers(config)
+        if group is not None:
+            report_failure(group, error)
+    except Exception as lost:
+        logger.warning("could not tell the group of a failure: %s", lost)
+
+
+def _group_of_peers(config: OProjConfig) -> ShardGroup | None:
     world, size = world_size(config.group), config.oproj_tensor_parallel_size
     size = automatic_size(world, ()) if size == "auto" else size
-    if group is None and size > 1 and world % size == 0:
-        group = shard_group(size, config.group, config.timeout)
-    if group is not None:
-        report_failure(group, error)
+    return shard_group(size, config.group, config.timeout) if size > 1 and world % size == 0 else None
 
 
 def _log(record: PassRecord, group: ShardGroup | None) -> None:

@@ -4,7 +4,6 @@ Validates what can be judged without a model; what needs the graph or the proces
 are at hand.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -14,6 +13,7 @@ from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan
 from oproj_pass.errors import ConfigError
+from oproj_pass.suggestion import suggestion
 
 
 class OProjConfig(BaseModel):
@@ -24,6 +24,8 @@ class OProjConfig(BaseModel):
             that divides the world and every K. 0: off, the graph is untouched. 1: report only.
         inner_backend: the Dynamo backend that compiles the rewritten graph, by name or as a callable.
             ``"auto"``: ``npugraph_ex`` on npu, ``inductor`` on cuda, ``eager`` on cpu.
+        inner_options: that backend's own options, as ``torch.compile`` takes them; for ``npu`` (torchair) the
+            fields of its ``CompilerConfig``, dotted or nested (``{"debug.run_eagerly": True}``).
         group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
         include: module-path globs (``"model.layers.*"``); if given, only matching projections are taken.
         exclude: module-path globs whose projections are left alone.
@@ -44,6 +46,7 @@ class OProjConfig(BaseModel):
 
     oproj_tensor_parallel_size: int | Literal["auto"] = "auto"
     inner_backend: str | Callable[..., Any] = "auto"
+    inner_options: Mapping[str, Any] = {}
     group: ProcessGroup | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
@@ -121,7 +124,5 @@ def _explain(error: ValidationError) -> str:
 def _explain_one(item: dict[str, Any]) -> str:
     field = ".".join(str(part) for part in item["loc"][:1])
     if item["type"] == "extra_forbidden":
-        close = difflib.get_close_matches(field, OProjConfig.model_fields, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(OProjConfig.model_fields)}"
-        return f"unknown option {field!r}: {hint}"
+        return f"unknown option {field!r}: {suggestion(field, OProjConfig.model_fields)}"
     return f"option {field} = {item['input']!r}: {item['msg'].removeprefix('Value error, ')}"

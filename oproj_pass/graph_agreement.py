@@ -5,7 +5,6 @@ rewrite failed brings its error, so that its peers raise instead of waiting.
 """
 
 import json
-import logging
 import zlib
 
 import torch
@@ -14,8 +13,6 @@ import torch.distributed as dist
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.passes.fingerprint import Fingerprint, first_difference
-
-logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES = 1 << 16  # about 60,000 lines of a fingerprint, compressed
 _FAILED = "failed: "
@@ -39,12 +36,9 @@ def agree_on_graph(group: ShardGroup, mine: Fingerprint) -> None:
 
 
 def report_failure(group: ShardGroup, error: Exception) -> None:
-    """Bring ``error`` to peers that wait in ``agree_on_graph``; a peer that is gone changes nothing here."""
+    """Bring ``error`` to peers that wait in ``agree_on_graph``; raises if one is gone."""
     if group.has_peers:
-        try:
-            _gather(group, Fingerprint((f"{_FAILED}{error}",)))
-        except GroupMismatchError as lost:
-            logger.warning("could not tell the group of a failure: %s", lost)
+        _gather(group, Fingerprint((f"{_FAILED}{error}",)))
 
 
 def _is_failure(print_: Fingerprint) -> bool:

@@ -40,7 +40,7 @@ class ShardGroup:
     @property
     def has_peers(self) -> bool:
         """Whether other processes answer: a ``fake`` group runs alone and has nobody to agree with."""
-        return str(dist.get_backend(self.device)) != "fake"
+        return not _is_fake(self.device)
 
 
 # One pair of process groups per world and size, as every compiled graph asks for it again.
@@ -98,7 +98,7 @@ def shard_group(size: int, group: ProcessGroup | None, timeout: float) -> ShardG
 
 
 def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) -> ShardGroup:
-    backend = "fake" if str(dist.get_backend(group)) == "fake" else "gloo"
+    backend = "fake" if _is_fake(group) else "gloo"
     rank = dist.get_rank()
     try:
         control = dist.new_group(
@@ -112,3 +112,8 @@ def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) ->
             "oproj_tensor_parallel_size."
         ) from error
     return ShardGroup(device, control, ranks, ranks.index(rank))
+
+
+def _is_fake(group: ProcessGroup | None) -> bool:
+    """Whether the group's backend is ``fake`` on every device (``"cpu:fake,npu:fake"`` names each)."""
+    return all(entry.rpartition(":")[2] == "fake" for entry in str(dist.get_backend(group)).split(","))

@@ -30,7 +30,11 @@ def test_refuses_any_other_size_and_says_what_is_required(value):
 
 @pytest.mark.parametrize(
     ("wrong", "meant"),
-    [("oproj_tp_size", "oproj_tensor_parallel_size"), ("inner", "inner_backend"), ("excluded", "exclude")],
+    [
+        ("oproj_tp_size", "oproj_tensor_parallel_size"),
+        ("inner_backends", "inner_backend"),
+        ("excluded", "exclude"),
+    ],
 )
 def test_suggests_the_option_that_was_meant(wrong, meant):
     with pytest.raises(ConfigError, match=f"unknown option '{wrong}': did you mean '{meant}'"):

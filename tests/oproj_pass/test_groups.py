@@ -4,6 +4,7 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oproj_pass import ConfigError
 from oproj_pass.groups import automatic_size, require_fitting_size, shard_group, world_size
@@ -30,6 +31,17 @@ def test_forgets_the_groups_of_a_world_that_ended():
         first = shard_group(2, None, 5)
     with fake_world(4):
         assert shard_group(2, None, 5) is not first
+
+
+@pytest.mark.parametrize("backend", ["fake", "cpu:fake,cuda:fake"])
+def test_a_fake_world_has_no_peers_and_needs_no_network(backend):
+    dist.init_process_group(backend, store=FakeStore(), rank=0, world_size=4)
+    try:
+        group = shard_group(2, None, 5)
+        assert not group.has_peers
+        assert str(dist.get_backend(group.control)) == "fake"
+    finally:
+        dist.destroy_process_group()
 
 
 def test_uses_a_given_group_as_it_is():

@@ -21,7 +21,7 @@ class Worker:
         self._connection.send(task)
 
     def receive(self, timeout):
-        """The next answer; ``("lost", text)`` from a dead process, killed if silent for ``timeout`` seconds."""
+        """The next answer; ``("lost", text)`` from a dead one. Killed if silent for ``timeout`` seconds."""
         try:
             if self._connection.poll(timeout):
                 return self._connection.recv()

@@ -47,7 +47,7 @@ def stub_folder() -> Path:
 
 
 def needed_symbols(wheel: Path) -> set[str]:
-    """What the wheel expects of CANN: names that nobody defines, unversioned (as system libraries' are not)."""
+    """What the wheel expects of CANN: undefined names without a version (which system libraries' have)."""
     libraries = sorted(wheel.rglob("*.so"))
     present = _symbols(libraries, "--defined-only")
     torch_libraries = sorted((wheel.parent / "torch" / "lib").glob("*.so*"))

@@ -1,0 +1,57 @@
+"""The two Ascend compilers on CPU tensors over gloo: the way to debug a sharded model, and real numbers."""
+
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from oproj_pass import released
+from tests.ascend.support.models import decoder
+from tests.ascend.support.process import stub_environment
+from tests.support.ranks import RankPool
+
+pytestmark = pytest.mark.distributed
+EAGER = {"npugraph_ex": {"force_eager": True}, "npu": {"debug.run_eagerly": True}}
+
+
+def next_ranks_slice(layout, full):
+    part = full.shape[layout.dim] // layout.group.size
+    return full.narrow(layout.dim, (layout.group.rank + 1) % layout.group.size * part, part)
+
+
+def errors_of(inner):
+    """The largest difference to the unsharded model relative to its largest value, and with a wrong slice."""
+    import torch_npu  # noqa: F401
+
+    right = error_of(inner)
+    torch._dynamo.reset()
+    with patch.object(released.Layout, "slice_of", next_ranks_slice):
+        return right, error_of(inner)
+
+
+@torch.inference_mode()
+def error_of(inner):
+    model, reference = decoder(), decoder()
+    options = {"oproj_tensor_parallel_size": 2, "inner_backend": inner, "inner_options": EAGER[inner]}
+    compiled = torch.compile(model, backend="oproj_npu", options=options, fullgraph=True)
+    errors = []
+    for rows in (5, 3):
+        x = torch.randn(rows, 32)
+        expected = reference(x)
+        errors.append(((compiled(x) - expected).abs().max() / expected.abs().max()).item())
+    return max(errors)
+
+
+@pytest.fixture(scope="module", params=list(EAGER))
+def errors(request, cann_stub):
+    pool = RankPool(2, stub_environment(cann_stub))  # of its own: one compiler a process
+    yield pool.run(errors_of, request.param)
+    pool.close()
+
+
+def test_equals_the_unsharded_model(errors):
+    assert max(right for right, _ in errors) < 1e-5
+
+
+def test_a_wrong_slice_shows(errors):
+    assert min(wrong for _, wrong in errors) > 1e-2
