@@ -11,6 +11,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.idle import DummyBatch
+from oproj_pass.runtime.npugraph_ex import NpugraphEx
 from oproj_pass.runtime.seal import WeightWatch
 
 
@@ -27,8 +28,10 @@ class Brought(NamedTuple):
 class LocalSteps:
     """Judges one rank's steps against what it captured."""
 
-    def __init__(self, inputs: PersistentInputs, dummy: DummyBatch, weights: WeightWatch) -> None:
-        self._inputs, self._dummy, self._weights = inputs, dummy, weights
+    def __init__(
+        self, inputs: PersistentInputs, dummy: DummyBatch, weights: WeightWatch, npugraph_ex: NpugraphEx
+    ) -> None:
+        self._inputs, self._dummy, self._weights, self._npugraph_ex = inputs, dummy, weights, npugraph_ex
 
     def bring(
         self,
@@ -59,4 +62,9 @@ class LocalSteps:
             )
         if mode is GraphMode.NONE:
             return "its scheduler dispatched the step with graph mode NONE"
-        return unsafe_stance() or self._inputs.changed_constant(inputs) or self._weights.moved()
+        return (
+            unsafe_stance()
+            or self._inputs.changed_constant(inputs)
+            or self._weights.moved()
+            or self._npugraph_ex.gave_up()
+        )

@@ -23,10 +23,11 @@ from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.bring import Brought, LocalSteps
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
 from oproj_pass.runtime.compiled import SealedCall, compile_call, let_compile_again
-from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
+from oproj_pass.runtime.device_graph import CallableGraphs, DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
+from oproj_pass.runtime.npugraph_ex import NpugraphEx
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.seal import WeightWatch, modules_of, shard_groups
@@ -90,6 +91,7 @@ class DecodeRunner:
         self._rows, self._pad, self._outputs = dict(rows), dict(pad or {}), Outputs(output_rows)
         self._device_graphs = graphs
         self._graphs: dict[int, Graph] = {}
+        self._npugraph_ex = NpugraphEx()
         self._timeout, self._capture_timeout = timeout, capture_timeout
         self._peers: Peers | None = None
         if group is not None:
@@ -146,7 +148,7 @@ class DecodeRunner:
             with self._failing_together(f"capture of size {size}"):
                 self._graphs[size] = self._capture_size(size, graphs)
         dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
-        self._local = LocalSteps(self._inputs, dummy, WeightWatch(self.fn))
+        self._local = LocalSteps(self._inputs, dummy, WeightWatch(self.fn), self._npugraph_ex)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
@@ -223,7 +225,11 @@ class DecodeRunner:
         if self.armed:
             call = SealedCall(call)
             call()
-        return graphs.capture(call)
+        num_sizes, num_left = len(self.plan.sizes), self.plan.sizes.index(size)
+        replaying = self._npugraph_ex.captured(call, num_sizes, num_left)
+        if replaying is None:
+            return graphs.capture(call)
+        return replaying if self.armed else CallableGraphs().capture(call)
 
     def _join_shards(self) -> None:
         """Stay in step with the ranks that the weights turned out to be sharded over."""
