@@ -35,6 +35,8 @@ class OProjConfig(BaseModel):
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
         fuse: ``"mc2"`` computes and reduces partial products with one operator on Ascend chips that allow it;
             where they do not, the log says why.
+        overlap: exchange on a side stream beside work that does not need the result (an MLP that reads the
+            attention's own input), under npugraph_ex and torchair.
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
         capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad
             their steps to a common size. By default an exchange has the rows of the step.
@@ -55,6 +57,7 @@ class OProjConfig(BaseModel):
     release_weights: bool = True
     reduce_dtype: torch.dtype | None = None
     fuse: Literal["mc2"] | None = None
+    overlap: bool = False
     check_uniform: bool = False
     capacity: int | None = Field(default=None, ge=1)
     plan: CapturePlan | None = None

@@ -8,22 +8,27 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.passes import PassRecord, run_passes
+from oproj_pass.passes import GraphPass, PassRecord, run_passes
 from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.mc2_limits import Device
+from oproj_pass.passes.overlap import OverlapExchange
 from oproj_pass.passes.process_groups import process_group
+from oproj_pass.passes.streams import NpugraphExStreams, Streams, TorchairStreams
 
 logger = logging.getLogger(__name__)
 
 
 def run_npu_passes(gm: GraphModule, example_inputs: Sequence[Any], config: OProjConfig) -> None:
     """Apply to a sharded graph what the options ask for; a site that a pass cannot take is logged."""
-    passes = []
+    passes: list[GraphPass] = []
     if config.fuse == "mc2":
         passes.append(FuseMatmulReduceScatter(current_device(), hccl_comm_name))
+    if config.overlap and (streams := _streams(config.inner_backend, example_inputs)) is not None:
+        passes.append(OverlapExchange(streams))
     for record in run_passes(gm, example_inputs, passes):
         _log(record)
 
@@ -49,7 +54,28 @@ def hccl_comm_name(group_name: str) -> str | None:
     return None if comm_name is None else str(comm_name(group.rank()))
 
 
+def _streams(inner_backend: Any, example_inputs: Sequence[Any]) -> Streams | None:
+    """The spelling of streams that the inner backend reads, None (and a warning) if it reads none."""
+    devices = {value.device.type for value in example_inputs if isinstance(value, Tensor)}
+    inner = getattr(inner_backend, "func", inner_backend)
+    if inner == "npugraph_ex" or (inner == "auto" and "npu" in devices):
+        return NpugraphExStreams()
+    if inner == "npu" or getattr(inner, "__module__", "").startswith("torchair"):
+        return TorchairStreams()
+    logger.warning(
+        "overlap is left out: the inner backend %r takes no streams, required: npugraph_ex or torchair",
+        inner_backend,
+    )
+    return None
+
+
 def _log(record: PassRecord) -> None:
     logger.info("%s: %d projections", record.name, len(record.matches))
     for miss in record.near_misses:
-        logger.warning("%s %s", miss.path, miss.reason)
+        logger.info("%s %s", miss.path, miss.reason)
+    if record.near_misses:
+        first = record.near_misses[0]
+        logger.warning(
+            "%s: %d projections are left as they were, the first is %s: it %s (all of them at level INFO)",
+            record.name, len(record.near_misses), first.path, first.reason,
+        )  # fmt: skip

@@ -5,6 +5,7 @@ npugraph_ex: its own scopes, and the tagged events that its in-place pass unders
 but keeps no memory: ``hold`` does, where the compiler frees a tensor after its last reader in graph order.
 """
 
+from importlib import import_module
 from typing import Any, Protocol
 
 import torch
@@ -33,13 +34,15 @@ class Streams(Protocol):
 
 
 class NpugraphExStreams:
-    """The spelling of npugraph_ex, which must be imported."""
+    """The spelling of npugraph_ex."""
+
+    def __init__(self) -> None:
+        import_module("npugraph_ex.ops._tagged_event")  # registers the operators
+        self._register = import_module("npugraph_ex._acl_concrete_graph.graph_pass")._create_event_by_name
 
     def record(self, graph: Graph, name: str) -> str:
         """A tagged event; npugraph_ex makes one for each tag that its registry holds when it compiles."""
-        from npugraph_ex._acl_concrete_graph.graph_pass import _create_event_by_name  # noqa: PLC0415  (optional)
-
-        _create_event_by_name(name)
+        self._register(name)
         graph.call_function(torch.ops.npugraph_ex.tagged_event_record.default, (name, True))
         return name
 
@@ -63,7 +66,10 @@ class NpugraphExStreams:
 
 
 class TorchairStreams:
-    """The spelling of torchair, which must be imported. The graph engine plans memory over all streams."""
+    """The spelling of torchair. The graph engine plans memory over all streams."""
+
+    def __init__(self) -> None:
+        import_module("torchair")  # registers the operators
 
     def record(self, graph: Graph, name: str) -> Node:
         """The end of a control edge."""

@@ -108,8 +108,6 @@ def compiled_without_hccl():
 def test_the_backend_keeps_the_unfused_pair_without_hccl_and_logs_why(two_ranks):
     for error, logged in two_ranks.run(compiled_without_hccl):
         assert error < 1e-4
-        assert [text.split(" is not fused: ")[0] for text in logged] == [
-            "layers.0.attn.o_proj",
-            "layers.1.attn.o_proj",
-        ]
-        assert all("torch_npu" in text or "HCCL" in text for text in logged)
+        (warning,) = logged
+        assert "2 projections are left as they were, the first is layers.0.attn.o_proj" in warning
+        assert "is not fused: torch_npu" in warning or "has no HCCL communicator" in warning

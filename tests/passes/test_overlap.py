@@ -13,19 +13,10 @@ from oproj_pass.passes.overlap import OverlapExchange
 from oproj_pass.passes.provenance import module_path
 from tests.support import streams
 from tests.support.fake import fake_world, run_on_all_ranks
-from tests.support.models import Block, decoder, rows
+from tests.support.models import Block, ParallelBlock, decoder, parallel_decoder, rows
 from tests.support.streams import PlainStreams, early_frees, streams_of, unordered_reads
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
-
-
-class ParallelBlock(Block):
-    """GPT-J's: attention and MLP read the same input."""
-
-    def forward(self, x):
-        y = self.norm(x)
-        attended = self.attn(y)
-        return x + attended + self.down(F.silu(self.up(y)))
 
 
 class ParallelWithDropout(Block):
@@ -51,12 +42,6 @@ class WritesInPlace(Block):
         y = self.norm(x)
         attended = self.attn(y)
         return x + attended + self.down(self.up(y).mul_(2))
-
-
-def parallel_decoder(block):
-    model = decoder(layers=2)
-    model.layers = nn.ModuleList(block(32) for _ in range(2))
-    return model.eval().requires_grad_(False)
 
 
 def overlap(program, group="group"):

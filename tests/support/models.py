@@ -67,6 +67,15 @@ class Block(nn.Module):
         return x + self.down(F.silu(self.up(x)))
 
 
+class ParallelBlock(Block):
+    """GPT-J's: attention and MLP read the same input."""
+
+    def forward(self, x):
+        y = self.norm(x)
+        attended = self.attn(y)
+        return x + attended + self.down(F.silu(self.up(y)))
+
+
 class Decoder(nn.Module):
     """``layers`` blocks; ``graph_breaks`` puts a break after each."""
 
@@ -88,6 +97,13 @@ def decoder(dtype=torch.float32, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return Decoder(**options).eval().requires_grad_(False).to(dtype)
+
+
+def parallel_decoder(block=ParallelBlock, layers=2, hidden=32, **attention):
+    """A decoder of other blocks."""
+    model = decoder(layers=0)
+    model.layers = nn.ModuleList(block(hidden, **attention) for _ in range(layers))
+    return model.eval().requires_grad_(False)
 
 
 def rows(*shape, dtype=torch.float32):
