@@ -30,6 +30,10 @@ class ConfigPlatform(Platform):  # type: ignore[misc]
         return 64 << 30
 
     @classmethod
+    def import_kernels(cls) -> None:
+        """None: nothing runs, and a wheel's kernels may be for another processor."""
+
+    @classmethod
     def support_static_graph_mode(cls) -> bool:
         """It captures graphs."""
         return True

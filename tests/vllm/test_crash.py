@@ -2,8 +2,12 @@
 
 import os
 
+import pytest
+
 from tests.vllm.support.engine import COMPILED, build_engine, greedy
 from tests.vllm.support.process import rank_outcomes
+
+pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
 
 
 def decode_until_one_dies(rank, model):

@@ -4,8 +4,17 @@ import random
 
 import pytest
 
-from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections, stop_compiling
+from tests.vllm.support.engine import (
+    COMPILED,
+    build_engine,
+    greedy,
+    output_projections,
+    stop_compiling,
+    stored_graph,
+)
 from tests.vllm.support.process import run_ranks
+
+pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
 
 SHARDED = {"compilation": COMPILED, "size": 2}
 
@@ -32,6 +41,7 @@ def decode(rank, model, settings, situations):
     answers = {name: greedy(llm, *_steps(rank)[name]) for name in situations}
     found = {"answers": answers, "projections": output_projections(llm)}
     if settings.get("size"):
+        found["stored"] = stored_graph(llm)
         stop_compiling(llm)
         try:
             greedy(llm, [[5, 6]], 1)
@@ -89,6 +99,13 @@ def test_a_rank_holds_its_half_of_each_output_projection_and_nothing_of_the_full
             assert len(found["projections"]) == 2
             for kind, shape, stored, shard in found["projections"].values():
                 assert (kind, stored, shard) == ("ReleasedParameter", 0, shape[0] * shape[1] * 4 // 2)
+
+
+def test_sharded_graphs_are_stored_nowhere_and_ranks_share_no_place(dense):
+    (first, stored), (second, stored_too) = (found["stored"] for found in dense[1])
+    assert not stored
+    assert not stored_too
+    assert first != second
 
 
 def test_a_step_that_is_not_compiled_is_refused_by_the_weight_itself(dense, latent):

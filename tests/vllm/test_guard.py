@@ -2,8 +2,12 @@
 
 from unittest.mock import patch
 
+import pytest
+
 from tests.vllm.support.engine import COMPILED, build_engine, greedy
 from tests.vllm.support.process import run_ranks
+
+pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
 
 
 def steps_without_graphs(rank, model):

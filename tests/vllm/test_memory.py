@@ -5,6 +5,8 @@ import pytest
 from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections
 from tests.vllm.support.process import run_ranks
 
+pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
+
 # Two layers whose output projections (2048 x 8192, four bytes each) outweigh what a process varies by.
 WIDE = {"hidden_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 1, "num_experts": 2}
 PROJECTION = 2048 * 8192 * 4

@@ -1,5 +1,7 @@
 """Builds a small engine on the CPU, and reads what a test wants to know of it."""
 
+from pathlib import Path
+
 COMPILED = {"mode": 2, "backend": "oproj_npu"}
 
 
@@ -56,6 +58,12 @@ def model_of(llm):
 def stop_compiling(llm):
     """Let the engine call the model's own forward from now on."""
     model_of(llm).model.do_not_compile = True
+
+
+def stored_graph(llm):
+    """Where vLLM would keep the compiled model on disk, and whether it does."""
+    path = Path(model_of(llm).model._aot_compilation_path)
+    return str(path), path.exists()
 
 
 def output_projections(llm):
