@@ -37,7 +37,7 @@ def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
 
 def _gather(shard: Shard) -> Tensor:
     group = shard.layout.group
-    mine = as_bytes(shard.tensor)
+    mine = as_bytes(shard.tensor).contiguous()
     pieces = [torch.empty_like(mine) for _ in group.ranks]
     try:
         dist.all_gather(pieces, mine, group=group.device)

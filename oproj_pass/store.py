@@ -57,7 +57,7 @@ class ShardStore:
                 "graph. Untie the two weights, or exclude this module."
             )
         with torch.inference_mode(False):  # an inference tensor could not be written to later
-            slice_ = layout.slice_of(weight).clone(memory_format=torch.contiguous_format)
+            slice_ = layout.slice_of(weight).clone()  # dense, in the order of memory of the full weight
         shard = Shard(path, layout, slice_, Signature.of(weight), storage)
         self._shards[_key(weight)] = shard
         return shard
@@ -72,21 +72,20 @@ class ShardStore:
         return self._readers.get(_key(weight))
 
 
-def adopt(slice_: Tensor, layout: Layout, path: str) -> ReleasedParameter:
-    """A released parameter whose shard is ``slice_`` itself, which may still be unloaded.
+def adopt(slice_: Tensor, layout: Layout, path: str, *, buffer: bool = False) -> Released:
+    """A released parameter, or buffer, whose shard is ``slice_`` itself, which may still be unloaded.
 
     For weights of which a rank only ever holds its part. It has the metadata of the full weight: the shape
-    of ``slice_`` with ``layout.dim`` as many times as the group has ranks, and contiguous strides.
+    of ``slice_`` with ``layout.dim`` as many times as the group has ranks, and its order in memory.
     """
     shape = list(slice_.shape)
     shape[layout.dim] *= layout.group.size
-    full = torch.empty(shape, dtype=slice_.dtype, device=slice_.device)  # for a moment, never touched
+    order, options = slice_.dim_order(), {"dtype": slice_.dtype, "device": slice_.device}
+    full = torch.empty_permuted(shape, order, **options)  # for a moment, never touched
     full.untyped_storage().resize_(0)
-    parameter = nn.Parameter(full, requires_grad=False)
-    shard = Shard(path, layout, slice_, Signature.of(parameter), parameter.untyped_storage())
-    parameter.__class__ = ReleasedParameter
-    parameter.shard = shard  # type: ignore[attr-defined]
-    return parameter  # type: ignore[return-value]
+    weight = full if buffer else nn.Parameter(full, requires_grad=False)
+    _become_released(weight, Shard(path, layout, slice_, Signature.of(weight), weight.untyped_storage()))
+    return weight  # type: ignore[return-value]
 
 
 def _key(weight: Tensor) -> StorageWeakRef:
@@ -112,5 +111,9 @@ def _release(weight: Tensor, shard: Shard) -> None:
         empty.untyped_storage().resize_(0)
         weight.data = empty
     shard.storage = weight.untyped_storage()
+    _become_released(weight, shard)
+
+
+def _become_released(weight: Tensor, shard: Shard) -> None:
     weight.__class__ = ReleasedParameter if isinstance(weight, nn.Parameter) else ReleasedBuffer
     weight.shard = shard  # type: ignore[attr-defined]

@@ -116,7 +116,7 @@ class _Trace:
             self._start(node, softmax=True)
         elif operation in ops.FUSED_ATTENTION:
             self._visit_fused(node, node.args[ops.FUSED_ATTENTION[operation]])
-        elif (gemm := match_gemm(node)) and self._is_weight(gemm):
+        elif (gemm := match_gemm(node, self.dependence.is_activation)) and self._is_weight(gemm):
             self._visit_gemm(gemm)
         elif operation in ops.MATMUL:
             self._visit_matmul(node)
@@ -144,7 +144,9 @@ class _Trace:
         return is_fresh and not any(map(self._reaching, node.all_input_nodes))
 
     def _is_weight(self, gemm: Gemm) -> bool:
-        return self.parameters is None or self.parameters.issuperset(cut.node for cut in gemm.slices)
+        if self.parameters is None or gemm.refusal is not None:
+            return True
+        return self.parameters.issuperset(cut.node for cut in gemm.slices)
 
     def _activations(self, node: Node) -> list[Node]:
         return self.dependence.activations(node)

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from oproj_pass.passes import ops
+from oproj_pass.passes.literals import Literal
 from oproj_pass.passes.provenance import rank_of, value_of
 from oproj_pass.passes.slices import WeightSlice
 
@@ -45,6 +46,7 @@ FORMS = (
     GemmForm("matmul", ops.targets("matmul"), (0, "input"), (1, "other"), None, 0, aten.mm.default, {}),
 )  # fmt: skip
 _FORM_OF = {target: form for form in FORMS for target in form.targets}
+_LINEAR = FORMS[0]
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Gemm:
 
     ``operand``: the 2-D matrix it multiplies. ``slices``: the stored tensors that are cut along K, the weight
     first. ``constants``: the nodes between them and the GEMM, in graph order. ``row_scales``: what travels
-    with the rows of ``input``. ``refusal``: why it cannot be sharded, although its form is known.
+    with the rows of ``input``. ``literals``: sizes among the constants that shrink with K. ``refusal``: why
+    it cannot be sharded, although its form is known.
     """
 
     node: Node
@@ -88,6 +91,7 @@ class Gemm:
     constants: tuple[Node, ...]
     scheme: str = "dense"
     row_scales: tuple[RowScale, ...] = ()
+    literals: tuple[Literal, ...] = ()
     refusal: str | None = None
 
     @property
@@ -101,7 +105,11 @@ class Gemm:
 
     def add_bias(self, graph: Graph, y: Node) -> Node:
         """Insert what is added once, after the sum over ranks, to ``y`` [T, H]."""
-        return y if self.bias is None else graph.call_function(aten.add.Tensor, (y, self.bias))
+        if self.bias is None:
+            return y
+        y = graph.call_function(aten.add.Tensor, (y, self.bias))
+        product, bias = value_of(self.node).dtype, value_of(self.bias).dtype
+        return y if product == bias else graph.call_function(aten.to.dtype, (y, product))
 
     def erase(self) -> None:
         """Remove the node, which nothing may read any more, and the constants made for it alone."""
@@ -112,6 +120,27 @@ class Gemm:
 
 def match_gemm(node: Node) -> Gemm | None:
     """The GEMM at ``node`` if it has a table entry and a 2-D graph input as its weight, else None."""
+    call = gemm_call(node)
+    cut = None if call is None else cut_matrix(call.matrix, call.form.contraction_dim)
+    if call is None or cut is None:
+        return None
+    weight, chain = cut
+    return Gemm(node, call.form, call.input, call.matrix, call.bias, (weight,), (*chain, *call.copies))
+
+
+@dataclass(frozen=True)
+class GemmCall:
+    """A call in one of the forms: ``input`` times ``matrix``, which ``copies`` repeat for a batch."""
+
+    form: GemmForm
+    input: Node
+    matrix: Node
+    copies: tuple[Node, ...]
+    bias: Node | None
+
+
+def gemm_call(node: Node) -> GemmCall | None:
+    """The parts of a GEMM of the table, whatever its operand is made of."""
     form = _FORM_OF.get(ops.operation(node)) if node.op in ("call_function", "call_method") else None
     if form is None:
         return None
@@ -121,11 +150,7 @@ def match_gemm(node: Node) -> Gemm | None:
         return None
     copies = _copies_of_a_matrix(operand)
     matrix: Any = copies[0].args[0] if copies else operand
-    cut = cut_matrix(matrix, form.contraction_dim)
-    if cut is None:
-        return None
-    weight, chain = cut
-    return Gemm(node, form, x, matrix, bias, (weight,), (*chain, *copies))  # type: ignore[arg-type]
+    return GemmCall(form, x, matrix, copies, bias)
 
 
 def cut_matrix(operand: Node, contraction_dim: int) -> tuple[WeightSlice, tuple[Node, ...]] | None:

@@ -124,6 +124,9 @@ FUSED_ATTENTION = {
 # Operators that quantise an activation, where their library is loaded; its scales come out with it.
 QUANTISE = ("npu::npu_quantize", "npu::npu_dynamic_quant")
 
+# Linear layers that a serving engine hides from a compiler, called as ``F.linear`` is: vllm-ascend's.
+ENGINE_LINEAR = ("vllm::unquantized_gemm",)
+
 # Attention kernels of serving engines and of Ascend, where their library is loaded.
 ENGINE_ATTENTION = (
     "vllm::unified_attention",

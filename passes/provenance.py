@@ -92,3 +92,17 @@ def nbytes(node: Node) -> int:
     if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
         return 0
     return value.numel() * value.element_size()
+
+
+def stored_inputs(operand: Node) -> list[Node]:
+    """The placeholders that the operand is computed from, the largest first."""
+    found: dict[Node, None] = {}
+    pending, seen = [operand], {operand}
+    while pending:
+        node = pending.pop()
+        if node.op == "placeholder":
+            found[node] = None
+        new = [source for source in node.all_input_nodes if source not in seen]
+        seen.update(new)
+        pending += new
+    return sorted(found, key=nbytes, reverse=True)

@@ -23,6 +23,7 @@ from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.row_scales import emit_row_scale
 from oproj_pass.passes.runner import PassRecord
 from oproj_pass.passes.sites import NearMiss, Projection, find_projections
+from oproj_pass.passes.slices import shard_of
 
 
 @dataclass(frozen=True)
@@ -128,10 +129,9 @@ def _between(before: Node, after: Node) -> list[Node]:
 
 def _narrow_weights(sites: Sequence[Projection], size: int) -> list[Node]:
     """Give each stored tensor's placeholder its slice's shape; returns the constants that follow from it."""
+    for literal in {literal for site in sites for literal in site.gemm.literals}:
+        literal.shrink(size)
     for node, cut in {cut.node: cut for site in sites for cut in site.slices}.items():
-        full = value_of(node)
-        shape = list(full.shape)
-        shape[cut.dim] //= size
-        node.meta[value_key(node)] = full.new_empty(shape)
+        node.meta[value_key(node)] = shard_of(cut, value_of(node), 0, size)
     constants = {node for site in sites for node in site.gemm.constants}
     return [node for node in sites[0].gemm.node.graph.nodes if node in constants] if constants else []

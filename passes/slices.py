@@ -31,9 +31,9 @@ class WeightSlice:
 
 
 def shard_of(weight_slice: WeightSlice, full: Tensor, rank: int, size: int) -> Tensor:
-    """Rank ``rank``'s part, of ``size``, of a full stored tensor: a contiguous copy."""
+    """Rank ``rank``'s part, of ``size``, of a full stored tensor: a dense copy, in its order of memory."""
     part = full.shape[weight_slice.dim] // size
-    return full.detach().narrow(weight_slice.dim, rank * part, part).clone().contiguous()
+    return full.detach().narrow(weight_slice.dim, rank * part, part).clone()
 
 
 def split_unit(slices: Iterable[WeightSlice]) -> int:

@@ -33,9 +33,9 @@ def _slice_refusal(node: Node) -> str | None:
 
 
 def _dtype_refusal(gemm: Gemm) -> str | None:
-    weight = value_of(gemm.weight.node)
-    if gemm.scheme == "dense" and (not weight.is_floating_point() or weight.element_size() < 2):
-        return f"has a {weight.dtype} weight, a quantisation scheme that is not supported"
+    product = value_of(gemm.node)
+    if gemm.scheme in ("dense", "weight_only") and product is not None and not product.is_floating_point():
+        return f"has a {product.dtype} product, a quantisation scheme that is not supported"
     return None
 
 
@@ -65,6 +65,12 @@ def other_reader(weight: Node, gemms: Sequence[Gemm]) -> str | None:
     readers = inner | {gemm.node for gemm in gemms}
     for node in (weight, *inner):
         for user in node.users:
-            if user not in readers:
+            if user not in readers and not _checks_no_size(user):
                 return f"`{user.name}`"
     return None
+
+
+def _checks_no_size(node: Node) -> bool:
+    """Whether a node only asserts type and device, as ``torch.export`` does before a cast."""
+    is_check = node.target is torch.ops.aten._assert_tensor_metadata.default
+    return is_check and node.args[1:] == () and not {"size", "stride"} & node.kwargs.keys()

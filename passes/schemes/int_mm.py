@@ -3,6 +3,8 @@
 The scales multiply the int32 product on this rank's own tokens, as the model wrote it.
 """
 
+from collections.abc import Callable
+
 from torch.fx import Node
 
 from oproj_pass.passes.gemm import Gemm, GemmForm
@@ -11,6 +13,6 @@ from oproj_pass.passes.schemes.operator import match_operator
 _FORM = GemmForm("_int_mm", frozenset(), (0, "self"), (1, "mat2"), None, 0, None, {})
 
 
-def match(node: Node) -> Gemm | None:
+def match(node: Node, is_activation: Callable[[Node], bool]) -> Gemm | None:
     """The int8 GEMM at a call of ``_int_mm``."""
     return match_operator(node, _FORM, "int_mm")

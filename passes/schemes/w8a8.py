@@ -5,7 +5,7 @@ with the row as ``pertoken_scale``. The weight's channelwise scale [H] is on eve
 partial sums as it does whole ones. An int32 bias counts in units of the scales: it is scaled, and added once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,13 +51,13 @@ class QuantMatmul(OperatorGemm):
         return scale.args[0] if is_packed else scale  # type: ignore[return-value]
 
 
-def match(node: Node) -> Gemm | None:
+def match(node: Node, is_activation: Callable[[Node], bool]) -> Gemm | None:
     """The GEMM at a call of ``npu_quant_matmul``."""
     gemm = match_operator(node, _FORM, "w8a8_static", QuantMatmul)
     if not isinstance(gemm, QuantMatmul):
         return None
     row_scale = gemm.arguments["pertoken_scale"]
-    if row_scale is not None:
+    if row_scale is not None and is_activation(row_scale):
         gemm = replace(gemm, scheme="w8a8_dynamic", row_scales=(RowScale(row_scale),))
     return replace(gemm, refusal=_refusal(gemm))
 

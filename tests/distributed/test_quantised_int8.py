@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests.support import quantised
-from tests.support.quantised_ranks import sharded
+from tests.support.quantised_ranks import ROWS, rows, sharded
 
 pytestmark = pytest.mark.distributed
 
@@ -14,15 +14,6 @@ DYNAMIC = [
 STATIC = [quantised.W8A8Static, quantised.W8A8Packed]
 INT8 = [*DYNAMIC, *STATIC, quantised.IntMM]
 EXACT = {quantised.IntMM}
-ROWS = 3
-
-
-def rows(size, tokens=ROWS, features=64, outlier=1.0):
-    """Every rank's activations, alike on all ranks; those of rank 0 times ``outlier``."""
-    generator = torch.Generator().manual_seed(1)
-    by_rank = torch.randn(size, tokens, features, generator=generator)
-    by_rank[0] *= outlier
-    return dict(enumerate(by_rank.to(torch.bfloat16)))
 
 
 def all_facts(size, schemes, outlier=1.0, options=None):

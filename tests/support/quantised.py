@@ -1,6 +1,7 @@
 """Output projections in every scheme, behind an attention that hands its input on as it is."""
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.support import npu_kernels  # noqa: F401  (registers Ascend's operators)
@@ -45,7 +46,11 @@ class Projection(nn.Module):
 
     def forward(self, x):
         q, *scales = self.quantise(x)
-        return self.multiply(q, *scales, weight=self.weight, bias=self.bias)
+        return self.multiply(q, *scales, **self.whole(), bias=self.bias)
+
+    def whole(self):
+        """The stored tensors that are cut along K, by the names that ``multiply`` gives them."""
+        return {"weight": self.weight}
 
 
 class W8A8Dynamic(Projection):
@@ -143,6 +148,109 @@ class IntMM(Projection):
 
     def multiply(self, q, weight, bias):
         return torch._int_mm(q, weight)
+
+
+FLOAT8 = torch.float8_e4m3fn
+
+
+class ScaledTensor(Projection):
+    """float8 with one scale of all rows, another one on every rank, and one of the weight."""
+
+    def store(self, features, hidden):
+        self.constant("weight", torch.randn(hidden, features).to(FLOAT8))
+        self.constant("scale", torch.tensor(0.02))
+
+    def quantise(self, x):
+        return quantised_by(x, x.float().abs().amax() / 448)
+
+    def multiply(self, q, scale, weight, bias):
+        """Rows of other ranks have another scale, so here too it is one a row."""
+        scales = self.scale.expand(1, weight.shape[0]).contiguous() if scale.dim() else self.scale
+        scale = scale.reshape(-1, 1) if scale.dim() else scale
+        return torch._scaled_mm(q, weight.t(), scale, scales, bias=bias, out_dtype=self.dtype)
+
+
+class ScaledStatic(ScaledTensor):
+    """float8 with a stored scale of the input."""
+
+    def store(self, features, hidden):
+        super().store(features, hidden)
+        self.constant("input_scale", torch.tensor(0.01))
+
+    def quantise(self, x):
+        return (quantised_by(x, self.input_scale)[0],)
+
+    def multiply(self, q, weight, bias):
+        return super().multiply(q, self.input_scale, weight, bias)
+
+
+class ScaledRow(ScaledTensor):
+    """float8 with a scale of every row and every output channel; the weight is stored column by column."""
+
+    def store(self, features, hidden):
+        self.constant("weight", torch.randn(hidden, features).to(FLOAT8).t())
+        self.constant("scale", torch.rand(1, hidden) / 100)
+
+    def quantise(self, x):
+        return quantised_by(x, x.float().abs().amax(-1, keepdim=True) / 448)
+
+    def multiply(self, q, scale, weight, bias):
+        return torch._scaled_mm(
+            q, columns(weight), scale.reshape(-1, 1), self.scale, bias=bias, out_dtype=self.dtype
+        )
+
+
+class ScaledRowNamed(ScaledRow):
+    """The same through ``torch.nn.functional.scaled_mm``."""
+
+    def multiply(self, q, scale, weight, bias):
+        kind = F.ScalingType.RowWise
+        return F.scaled_mm(
+            q, columns(weight), scale.reshape(-1, 1), kind, self.scale, kind,
+            bias=bias, output_dtype=self.dtype,
+        )  # fmt: skip
+
+
+class ScaledBlock(Projection):
+    """float8 as DeepSeek stores it: a scale of 128 features of a row, and of 128 x 128 weights."""
+
+    blocks = 128
+
+    def store(self, features, hidden):
+        self.constant("weight", torch.randn(hidden, features).to(FLOAT8))
+        self.constant("scale", torch.rand(-(-hidden // 128), -(-features // 128)) / 50)
+
+    def whole(self):
+        return {"weight": self.weight, "scale": self.scale}
+
+    def quantise(self, x):
+        groups = x.float().unflatten(-1, (-1, self.blocks))
+        q, scales = quantised_by(groups, groups.abs().amax(-1, keepdim=True) / 448)
+        return q.flatten(-2), scales.squeeze(-1)
+
+    def multiply(self, q, scales, weight, scale, bias):
+        """Through the operator where it is only traced: no CPU of this torch multiplies by blocks."""
+        multiply = torch._scaled_mm if torch.compiler.is_compiling() else multiply_by_blocks
+        return multiply(q, weight.t(), scales, scale.t(), bias=bias, out_dtype=self.dtype)
+
+
+def multiply_by_blocks(
+    q, weight, scales, scale, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
+):
+    """What ``_scaled_mm`` computes for scales [T, K/128] of rows and [K/128, H/128] of the weight."""
+    x = q.float() * scales.repeat_interleave(128, -1)
+    w = weight.float() * scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[:, : weight.shape[1]]
+    y = x @ w
+    return (y if bias is None else y + bias.float()).to(out_dtype)
+
+
+def quantised_by(x, scale):
+    return (x.float() / scale).clamp(-448, 448).to(FLOAT8), scale
+
+
+def columns(weight):
+    """A matrix laid out column by column, as ``_scaled_mm`` takes it; as it is if it already is one."""
+    return weight if weight.stride(0) == 1 else weight.t().contiguous().t()
 
 
 def model(projection, **options):

@@ -16,10 +16,21 @@ from torch.fx import Interpreter
 from oproj_pass import released
 from oproj_pass.passes.fingerprint import is_collective
 from oproj_pass.report import shard_report
-from tests.support.quantised import ATTENTION, model
+from tests.support.quantised import ATTENTION, model, multiply_by_blocks
 
 c10d = torch.ops._c10d_functional
 aten = torch.ops.aten
+
+
+ROWS = 3
+
+
+def rows(size, tokens=ROWS, features=64, outlier=1.0):
+    """Every rank's activations, alike on all ranks; those of rank 0 times ``outlier``."""
+    generator = torch.Generator().manual_seed(1)
+    by_rank = torch.randn(size, tokens, features, generator=generator)
+    by_rank[0] *= outlier
+    return dict(enumerate(by_rank.to(torch.bfloat16)))
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,11 @@ class Recorder(Interpreter):
         if node.target is c10d.wait_tensor.default:
             self.received.append((node.args[0].target, value.clone()))
         return value
+
+    def call_function(self, target, args, kwargs):
+        if target is aten._scaled_mm.default and args[3].shape[1:] not in ((), args[1].shape[1:]):
+            target = multiply_by_blocks
+        return super().call_function(target, args, kwargs)
 
     def of(self, target, values):
         return [value for kind, value in values if kind is target]
@@ -82,29 +98,41 @@ def sharded(name, rows, options=None, sabotage=None, module_options=None):
 def _compare(module, reference, rows, y, recorder):
     rank, size = dist.get_rank(), dist.get_world_size()
     quantised = [reference.quantise(rows[r]) for r in range(size)]
-    q = torch.cat([part[0].flatten(0, -2) for part in quantised])
-    q = q.chunk(size, -1)[rank]
-    scales = [torch.cat([rows_of(part, index, quantised[r][0]) for r, part in enumerate(quantised)])
-              for index in range(1, len(quantised[0]))]  # fmt: skip
-    weight = reference.weight.chunk(size, reference.weight.shape.index(rows[rank].shape[-1]))[rank]
-    partial = reference.multiply(q, *scales, weight=weight.contiguous(), bias=None)
+    mine = [of_all_ranks(quantised, index) for index in range(len(quantised[0]))]
+    whole = reference.whole()
+    part = {name: my_part(tensor, whole["weight"], rows[rank].shape[-1]) for name, tensor in whole.items()}
+    partial = reference.multiply(*mine, **part, bias=None)
     expected = reference(rows[rank])
     (sent,) = recorder.of(c10d.reduce_scatter_tensor.default, recorder.sent)
-    payload = next(iter(recorder.of(c10d.all_to_all_single.default, recorder.received)), sent)
-    gathered = recorder.of(c10d.all_gather_into_tensor.default, recorder.received)
-    tokens = rows[rank].shape[:-1].numel()
+    payload, *scales = recorder.of(c10d.all_to_all_single.default, recorder.received) or [sent]
+    scales += recorder.of(c10d.all_gather_into_tensor.default, recorder.received)
     difference = (y.double() - expected.double()).abs().max() / expected.double().abs().max()
     return Facts(
-        payload=same(payload.flatten(), q.flatten()),
-        scales=all(same(a.flatten(), b.flatten()) for a, b in zip(gathered, scales, strict=False)),
+        payload=same(payload.flatten(), mine[0].flatten()),
+        scales=len(scales) == len(mine) - 1
+        and all(same(a.flatten(), b.flatten()) for a, b in zip(scales, mine[1:], strict=True)),
         partial=same(sent, partial.to(sent.dtype)),
         error=difference.item(),
-        wire_nbytes=sum(map(_sent_nbytes, recorder.sent)) / tokens,
+        wire_nbytes=sum(map(_sent_nbytes, recorder.sent)) / rows[rank].shape[:-1].numel(),
         y=y,
         weights={
             w.path: (w.full_nbytes, w.shard_nbytes + w.left_nbytes) for w in shard_report(module).weights
         },
     )
+
+
+def of_all_ranks(quantised, index):
+    """Every rank's rows, or scales of rows: my slice of what lies along the features, else all of it."""
+    size = len(quantised)
+    if quantised[0][index].dim() == 2 and quantised[0][index].shape[-1] > 1:
+        return torch.cat([part[index] for part in quantised]).chunk(size, -1)[dist.get_rank()].contiguous()
+    return torch.cat([rows_of(part, index, part[0]) for part in quantised])
+
+
+def my_part(tensor, weight, features):
+    """This rank's part along K of a stored tensor that has K where the weight has it."""
+    part = tensor.chunk(dist.get_world_size(), weight.shape.index(features))[dist.get_rank()]
+    return part.clone()
 
 
 def rows_of(quantised, index, q):
@@ -156,11 +184,18 @@ def no_reduction(gm):
 
 def bias_on_every_rank(gm):
     """Leave the bias in the product, where the sum over ranks adds it up."""
-    (product,) = (node for node in gm.graph.nodes if node.target is torch.ops.npu.npu_quant_matmul.default)
+    product = next(node for node in gm.graph.nodes if node.target in PRODUCTS)
     bias = next(node for node in gm.graph.find_nodes(op="placeholder") if "bias" in node.name)
-    product.update_kwarg("bias", bias)
+    argument = next(arg for arg in product.target._schema.arguments if arg.name == "bias")
+    if argument.kwarg_only:
+        product.update_kwarg("bias", bias)
+    else:
+        product.update_arg(product.target._schema.arguments.index(argument), bias)
 
 
+PRODUCTS = {
+    torch.ops.npu.npu_quant_matmul.default, aten._scaled_mm.default, aten._scaled_mm_v2.default,
+}  # fmt: skip
 EDITS = {
     "no exchange": no_exchange,
     "no reduction": no_reduction,
