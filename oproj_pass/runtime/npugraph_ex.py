@@ -60,8 +60,8 @@ class ReplayingCall:
             if fx_graph.graph != captured:
                 raise EagerStepError(
                     f"npugraph_ex captured {fx_graph.name} again: a tensor that it reads by address was "
-                    "replaced (a cache, one marked static), or force_recapture is on. Write values in place, and "
-                    "capture again with a new runner"
+                    "replaced (a cache, one marked static), or force_recapture is on. Write values in place, "
+                    "and capture again with a new runner"
                 )
         return output
 
