@@ -1,7 +1,7 @@
 """What a custom pass does to one graph of torchair or npugraph_ex.
 
 1. Let pre-sharded weights stand for the full ones, so that their projections are found (``presharded``).
-2. Find and rewrite (``ShardOProj``), knowing from the compiler which inputs are stored weights.
+2. Find and rewrite (``ShardOProj``) those whose weights the compiler knows as parameters or buffers.
 3. Spell what it emitted in the compilers' dialect (``dialect``).
 4. Give every weight that is still full its slice, cut inside the graph: the compiler owns the inputs here, so
    a placeholder cannot change its meaning behind its back.
@@ -30,6 +30,8 @@ from oproj_pass.passes.sites import NearMiss, Projection
 
 logger = logging.getLogger(__name__)
 
+_STRANGE = "has a weight that is neither a parameter nor a buffer, or that the step writes"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -55,18 +57,20 @@ class Settings:
 def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) -> None:
     """Shard the projections of ``gm`` in place; raises an ``OProjError`` that names the layer."""
     exchange = settings.exchange
-    weights = stored_weights(gm, example_inputs)
+    stored = stored_weights(gm, example_inputs)
     presharded = stand_in_for_full_weights(gm, exchange)
     full = {node: value_of(node) for node in placeholders(gm)}
 
     def decide(sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
+        strangers = [site for site in sites if not stored.issuperset(cut.node for cut in site.slices)]
+        sites = [site for site in sites if site not in strangers]
+        near_misses = [*near_misses, *(NearMiss(site.path, _STRANGE, site.nbytes) for site in strangers)]
         _require_expected(sites, near_misses, settings.expected_sites)
         _require_taken(sites, near_misses, presharded)
         return ShardPlan(sites, near_misses, exchange if exchange.size > 1 else None)
 
     sharding = ShardOProj(
         decide,
-        parameters=weights,
         include=settings.include,
         exclude=settings.exclude,
         attention_ops=registered(*settings.attention_ops),

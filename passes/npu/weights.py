@@ -15,15 +15,15 @@ aten = torch.ops.aten
 _STORED = "_torchair_is_parameter"  # the mark both compilers set on parameters and buffers before a pass runs
 
 
-def stored_weights(gm: GraphModule, example_inputs: Sequence[Any]) -> dict[str, str] | None:
-    """The inputs that no step changes, by name; None where the compiler has marked none.
+def stored_weights(gm: GraphModule, example_inputs: Sequence[Any]) -> frozenset[Node]:
+    """The inputs that no step changes; every input where the compiler has marked none.
 
     A cache kept in a buffer is marked as well, but written at the graph's end.
     """
     written = {node.args[0] for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)}
-    inputs = zip(placeholders(gm), example_inputs, strict=True)
-    marked = [node for node, value in inputs if hasattr(value, _STORED)]
-    return {node.name: node.name for node in marked if node not in written} or None
+    inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
+    marked = {node for node, value in inputs.items() if hasattr(value, _STORED)}
+    return frozenset((marked or set(inputs)) - written)
 
 
 def cut_in_graph(

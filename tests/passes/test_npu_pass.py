@@ -260,3 +260,27 @@ def test_the_pass_holds_no_nested_code():
 def test_carries_its_configuration_in_its_code(world):
     code = npu_pass(world, include="layers.*", reduce_dtype=torch.float32).__code__
     assert {(0, 1, 2, 3), 1, ("layers.*",), "float32", world.group_name} <= set(code.co_consts)
+
+
+class StaticInputs:
+    """Marks inputs by position, as both compilers mark parameters and buffers, before the pass runs."""
+
+    def __init__(self, custom_pass, is_stored):
+        self.custom_pass, self.is_stored = custom_pass, is_stored
+
+    def __call__(self, gm, example_inputs, config):
+        for value in example_inputs:
+            if self.is_stored(value):
+                value._torchair_is_parameter = True
+        self.custom_pass(gm, example_inputs, config)
+
+
+def test_takes_weights_that_the_compiler_marks(world):
+    custom_pass = StaticInputs(npu_pass(world, expected_sites=1), lambda value: value.shape != (3, 32))
+    assert graph_after(custom_pass, decoder(layers=1), rows(3, 32))
+
+
+def test_leaves_a_matrix_that_is_brought_with_each_step_alone(world):
+    custom_pass = StaticInputs(npu_pass(world, expected_sites=1), lambda value: value.shape != (32, 32))
+    error = error_of(custom_pass, decoder(layers=1), rows(3, 32))
+    assert "neither a parameter nor a buffer" in str(error)
