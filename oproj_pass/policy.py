@@ -34,7 +34,7 @@ class GraphPolicy:
 
     def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
         """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
-        size = self._size(sites)
+        size = shard_size(sites, self.config)
         if size > 1:
             sites, near_misses = self._without_shared_storage(sites, near_misses)
         _require_expected(sites, near_misses, self.config.expected_sites)
@@ -48,26 +48,6 @@ class GraphPolicy:
                 _require_ready(site, self.inputs[cut.node])
         self.group = shard_group(size, self.config.group, self.config.timeout)
         return ShardPlan(sites, near_misses, self._exchange(self.group))
-
-    def _size(self, sites: Sequence[Projection]) -> int:
-        plan = self.config.plan
-        if plan is not None and not plan.covers:
-            logger.warning("o_proj sharding is off: %s", plan.warning)
-            return 0
-        size = self.config.oproj_tensor_parallel_size
-        if isinstance(size, int):
-            return size
-        world, features = world_size(self.config.group), [site.in_features for site in sites]
-        size = automatic_size(world, [site.parts for site in sites])
-        if self.config.group is not None and sites:
-            size = world
-        logger.info(
-            "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)",
-            size,
-            world,
-            sorted(set(features)),
-        )
-        return size
 
     def _exchange(self, group: ShardGroup) -> Exchange:
         return Exchange(
@@ -117,13 +97,33 @@ class GraphPolicy:
             self._refuse_empty(near_misses)
 
     def _refuse_empty(self, near_misses: Sequence[NearMiss]) -> None:
-        message = f"no attention output projection to shard. {_listed('Near misses', near_misses)}"
+        message = f"no attention output projection to shard. {listed('Near misses', near_misses)}"
         if self.config.oproj_tensor_parallel_size != "auto":
             raise SiteMismatchError(
                 f"oproj_tensor_parallel_size = {self.config.oproj_tensor_parallel_size}, but the graph holds "
                 f"{message} Set it to 0, or register the model's attention operator in `attention_ops`."
             )
         logger.warning("the graph holds %s", message)
+
+
+def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
+    """The ranks that share each projection of one graph, N; 0 and 1 rewrite nothing."""
+    if config.plan is not None and not config.plan.covers:
+        logger.warning("o_proj sharding is off: %s", config.plan.warning)
+        return 0
+    if isinstance(config.oproj_tensor_parallel_size, int):
+        return config.oproj_tensor_parallel_size
+    world, features = world_size(config.group), [site.in_features for site in sites]
+    size = automatic_size(world, [site.parts for site in sites])
+    if config.group is not None and sites:
+        size = world
+    logger.info(
+        "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)",
+        size,
+        world,
+        sorted(set(features)),
+    )
+    return size
 
 
 def _storages(weights: Collection[Node], inputs: Mapping[Node, Any]) -> dict[int, Node]:
@@ -140,11 +140,12 @@ def _require_expected(
     if expected is not None and len(sites) != expected:
         raise SiteMismatchError(
             f"expected_sites = {expected}, found {len(sites)}. "
-            f"{_listed('Found', [site.path for site in sites])} {_listed('Near misses', near_misses)}"
+            f"{listed('Found', [site.path for site in sites])} {listed('Near misses', near_misses)}"
         )
 
 
-def _listed(title: str, items: Sequence[Any]) -> str:
+def listed(title: str, items: Sequence[Any]) -> str:
+    """Paths or near misses as one sentence of a message."""
     lines = [f"{item.path}: {item.reason}" if isinstance(item, NearMiss) else str(item) for item in items]
     return f"{title}: {'; '.join(lines) if lines else 'none'}."
 

@@ -12,9 +12,10 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._dynamo import utils
 from torch._dynamo.exc import BackendCompilerFailed
+from torch.utils._pytree import tree_map_only
 
 from oproj_pass.errors import ConfigError, WeightReleasedError
 from oproj_pass.explanation.isolation import isolated_compile
@@ -76,9 +77,34 @@ def copy_to_run(
                 f"{name} is already sharded, and its full weight is gone. Explain the model before its first "
                 "compiled step; oproj_pass.shard_report says what sharding did to it."
             )
-    shared = {id(parameter): parameter for parameter in model.parameters()}
+    return _copy(model, args, kwargs, {id(parameter): parameter for parameter in model.parameters()})
+
+
+def copy_on_meta(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any]]:
+    """A copy of the model and its arguments that holds no values: every tensor of both is on ``meta``.
+
+    Raises ``ConfigError`` if ``model`` cannot be copied.
+    """
+    on_meta = {id(tensor): _on_meta(tensor) for _, tensor in stored_tensors(model)}
+    args, kwargs = tree_map_only(Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+    return _copy(model, args, kwargs, on_meta)
+
+
+def _on_meta(tensor: Tensor) -> Tensor:
+    if tensor.is_meta:
+        return tensor
+    empty = tensor.detach().to("meta")
+    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+def _copy(
+    model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], memo: dict[int, Tensor]
+) -> tuple[nn.Module, Sequence[Any], Mapping[str, Any]]:
+    """A deep copy in which ``memo`` has the stored tensors' stand-ins, by the identity of the originals."""
     try:
-        return copy.deepcopy((model, args, kwargs), shared)
+        return copy.deepcopy((model, args, kwargs), memo)
     except (TypeError, RuntimeError) as error:
         raise ConfigError(
             f"{type(model).__name__} or its arguments cannot be copied: {error}. A copy is run so that the "
