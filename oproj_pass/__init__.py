@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from oproj_pass.config import OProjConfig
     from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
     from oproj_pass.explanation import ExplainReport, explain
+    from oproj_pass.loading import load_sharded
     from oproj_pass.report import ShardReport, shard_report
     from oproj_pass.runtime import DecodeRunner
     from oproj_pass.state_dict import full_state_dict
@@ -36,6 +37,7 @@ _MODULES = {
     "check_deployment": "deployment",
     "explain": "explanation",
     "full_state_dict": "state_dict",
+    "load_sharded": "loading",
     "shard_report": "report",
 }
 
@@ -55,6 +57,7 @@ __all__ = [
     "check_deployment",
     "explain",
     "full_state_dict",
+    "load_sharded",
     "shard_report",
 ]
 
