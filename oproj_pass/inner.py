@@ -108,13 +108,13 @@ def _inductor(options: dict[str, Any]) -> Compiler:
         _require_known("inductor", name.replace("-", "_"), known)
     try:
         # What torch.compile itself makes of `options`; it also checks their types.
-        compiler: Compiler = torch._TorchCompileInductorWrapper(None, options, None)
+        compiler: Compiler = torch._TorchCompileInductorWrapper(None, options, None)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ConfigError(f"option inner_options: inductor: {error}") from None
     return compiler
 
 
-def _with_options(backend: Any, compiler: Compiler, options: dict[str, Any]) -> Compiler:
+def _with_options(backend: Any, compiler: Callable[..., Compiled], options: dict[str, Any]) -> Compiler:
     """As Dynamo does: by keyword. Its own small backends take any keyword and ignore it: those take none."""
     parameters = inspect.signature(compiler).parameters
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())

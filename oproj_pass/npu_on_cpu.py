@@ -14,11 +14,9 @@ from torch.distributed.distributed_c10d import _find_or_create_pg_by_ranks_and_t
 
 
 @cache
-def register() -> torch.library.Library:
+def register() -> None:
     """Register the kernel, once a process; either compiler must have been imported."""
-    library = torch.library.Library("npu_define", "FRAGMENT")
-    library.impl("all_to_all_single_npu", _all_to_all_single, "CPU")
-    return library
+    torch.library.impl("npu_define::all_to_all_single_npu", "cpu", _all_to_all_single)
 
 
 def _all_to_all_single(

@@ -45,7 +45,7 @@ def error_of(inner):
 @pytest.fixture(scope="module", params=list(EAGER))
 def errors(request, cann_stub):
     pool = RankPool(2, stub_environment(cann_stub))  # of its own: one compiler a process
-    yield pool.run(errors_of, request.param)
+    yield pool.run(errors_of, request.param, timeout=280)
     pool.close()
 
 

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+from oproj_pass import OProjConfig
+from oproj_pass.inner import inner_backend
 from tests.support.ranks import free_port
 
 LOAD = """
@@ -14,8 +18,8 @@ inner_backend(OProjConfig(inner_backend="npugraph_ex"), {})
 """
 
 
-def exchange_in_two_shapes():
-    """npugraph_ex's kernel for all_to_all on rows of eight, as they are and flat: the errors' texts."""
+def exchange_in_two_shapes_then_load_torchair():
+    """npugraph_ex's all_to_all on rows of eight, as they are and flat, then loading torchair: the errors."""
     import npugraph_ex  # noqa: F401  (defines the operator)
     import torch
     import torch.distributed as dist
@@ -23,7 +27,12 @@ def exchange_in_two_shapes():
     address = f"tcp://127.0.0.1:{free_port()}"
     dist.init_process_group("hccl", init_method=address, rank=0, world_size=1)
     tag, rows = dist.distributed_c10d._get_group_tag(dist.group.WORLD), torch.zeros(4, 8).npu()
-    return [attempt(lambda x=x: exchange(x, tag)) for x in (rows, rows.reshape(-1))]
+    torchair = OProjConfig(inner_backend="npu")
+    return [
+        attempt(lambda: exchange(rows, tag)),
+        attempt(lambda: exchange(rows.reshape(-1), tag)),
+        attempt(lambda: inner_backend(torchair, {})),
+    ]
 
 
 def exchange(x, tag):
@@ -41,10 +50,20 @@ def attempt(function):
     return ""
 
 
-def test_npugraph_ex_reads_element_counts_as_row_counts_so_the_exchange_is_flat(npu_process):
-    in_rows, flat = npu_process(exchange_in_two_shapes).value
+@pytest.fixture(scope="module")
+def errors(npu_process):
+    return npu_process(exchange_in_two_shapes_then_load_torchair).value
+
+
+def test_npugraph_ex_reads_element_counts_as_row_counts_so_the_exchange_is_flat(errors):
+    in_rows, flat, _ = errors
     assert "Split sizes doesn't match" in in_rows
     assert flat == ""
+
+
+def test_torchair_does_not_load_after_npugraph_ex_and_is_refused_with_the_remedy(errors):
+    assert "option inner_backend = 'npu' is installed but does not load" in errors[2]
+    assert "a process each" in errors[2]
 
 
 def test_without_cann_the_compiler_is_refused_with_the_remedy():
