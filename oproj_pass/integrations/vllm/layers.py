@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch._C import DisableTorchFunctionSubclass
 from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed import parallel_state
@@ -49,14 +49,15 @@ def install() -> None:
     _wrap_constructions(RowParallelLinear)
 
 
-def _wrap_new(cls: type, **arguments: Any) -> None:
-    super(RowParallelLinear, cls).__init_subclass__(**arguments)  # type: ignore[misc]
+def _wrap_new(cls: type[Any], /, **arguments: Any) -> None:
+    super(RowParallelLinear, cls).__init_subclass__(**arguments)
     _wrap_constructions(cls)
 
 
-def _wrap_constructions(cls: type) -> None:
+def _wrap_constructions(cls: type[Any]) -> None:
     if "__init__" in vars(cls):
         wrap(cls, "__init__", _constructing)
+    subclass: type[Any]
     for subclass in cls.__subclasses__():
         _wrap_constructions(subclass)
 
@@ -64,7 +65,7 @@ def _wrap_constructions(cls: type) -> None:
 def _constructing(original: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(original)
 
-    def __init__(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         arguments = signature.bind(self, *args, **kwargs).arguments
         group = _group_of(arguments.get("prefix", ""), bool(arguments.get("disable_tp")))
         if group is None:
@@ -113,7 +114,7 @@ def _adopt_when_processed(layer: Any, group: ShardGroup) -> None:
     process = layer.quant_method.process_weights_after_loading
 
     @functools.wraps(process)
-    def process_weights_after_loading(processed: nn.Module) -> None:
+    def process_weights_after_loading(processed: Any) -> None:
         process(processed)
         if processed is layer:
             for name, (dim, shape) in cuts.items():

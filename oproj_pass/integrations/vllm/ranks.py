@@ -1,5 +1,6 @@
 """Which data-parallel ranks share an output projection in this vLLM process."""
 
+from torch.distributed import ProcessGroup
 from vllm.distributed.parallel_state import get_dp_group
 
 from oproj_pass.groups import ShardGroup, shard_group
@@ -8,13 +9,13 @@ from oproj_pass.integrations.vllm.settings import Settings
 _TIMEOUT = 600.0
 
 
-def process_group_of(settings: Settings) -> object | None:
+def process_group_of(settings: Settings) -> ProcessGroup | None:
     """vLLM's own data-parallel group where it is the whole group; None: consecutive ranks of the world.
 
     With tensor, pipeline and context parallelism at 1, as the rules require, the world *is* the data-parallel
     ranks in order.
     """
-    group = get_dp_group().device_group
+    group: ProcessGroup = get_dp_group().device_group
     return group if group.size() == settings.size else None
 
 
