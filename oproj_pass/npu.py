@@ -4,7 +4,7 @@ Works without torch_npu too: then nothing is known of a chip, and each pass says
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,13 @@ from oproj_pass.passes.process_groups import process_group
 from oproj_pass.passes.streams import NpugraphExStreams, Streams, TorchairStreams
 
 logger = logging.getLogger(__name__)
+
+_STREAMS: dict[str, Callable[[], Streams]] = {
+    "auto": NpugraphExStreams,
+    "npugraph_ex": NpugraphExStreams,
+    "npu": TorchairStreams,
+    "torchair": TorchairStreams,
+}
 
 
 def run_npu_passes(gm: GraphModule, example_inputs: Sequence[Any], config: OProjConfig) -> None:
@@ -56,16 +63,15 @@ def hccl_comm_name(group_name: str) -> str | None:
 
 def _streams(inner_backend: Any, example_inputs: Sequence[Any]) -> Streams | None:
     """The spelling of streams that the inner backend reads, None (and a warning) if it reads none."""
-    devices = {value.device.type for value in example_inputs if isinstance(value, Tensor)}
+    devices = sorted({value.device.type for value in example_inputs if isinstance(value, Tensor)})
     inner = getattr(inner_backend, "func", inner_backend)
-    if inner == "npugraph_ex" or (inner == "auto" and "npu" in devices):
-        return NpugraphExStreams()
-    if inner == "npu" or getattr(inner, "__module__", "").startswith("torchair"):
-        return TorchairStreams()
+    compiler = inner if isinstance(inner, str) else inner.__module__.partition(".")[0]
+    if compiler in _STREAMS and "npu" in devices:
+        return _STREAMS[compiler]()
     logger.warning(
-        "overlap is left out: the inner backend %r takes no streams, required: npugraph_ex or torchair",
-        inner_backend,
-    )
+        "overlap is left out: it needs npugraph_ex or torchair, on npu; found inner_backend = %r, on %s",
+        inner_backend, ", ".join(devices),
+    )  # fmt: skip
     return None
 
 

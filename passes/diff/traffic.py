@@ -14,12 +14,15 @@ from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 __all__ = ["collective_name", "count_collectives", "payload"]
 
 _COLLECTIVE = re.compile(r"^torch\.ops\._?c10d_functional(?:_autograd)?\.(?P<name>\w+)")
+_FUSED = re.compile(r"^torch\.ops\.npu\.(?P<name>npu_mm_reduce_scatter_base)\b")
 _WAIT = "wait_tensor"
 
 
 def collective_name(node: NodeSnapshot) -> str | None:
     """`all_to_all_single` for `_c10d_functional.all_to_all_single.default`; None for all else, waits too."""
-    match = _COLLECTIVE.match(node.target) if node.op == "call_function" else None
+    if node.op != "call_function":
+        return None
+    match = _COLLECTIVE.match(node.target) or _FUSED.match(node.target)
     return match["name"] if match and match["name"] != _WAIT else None
 
 
@@ -32,10 +35,10 @@ def count_collectives(graph: GraphSnapshot) -> dict[str, int]:
 def payload(node: NodeSnapshot, graph: GraphSnapshot) -> str | None:
     """Bytes that collective `node` of `graph` moves, as `s33*7168*2 B` or `224 KiB`.
 
-    None if it is no collective, or the shape is unknown.
+    None if it is no collective, or the shape is unknown, as that of a product inside a fused operator.
     """
     name = collective_name(node)
-    if name is None:
+    if name is None or _FUSED.match(node.target):
         return None
     is_input_size = node.inputs and not name.startswith("all_gather")
     return _format_size(graph.by_name[node.inputs[0]] if is_input_size else node)

@@ -94,20 +94,22 @@ class Messages(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-def compiled_without_hccl():
-    """The backend's error to the unsharded model, and what it logged of the fusing."""
+def compiled_without_npu():
+    """The backend's error to the unsharded model, and what it logged of the options for Ascend."""
     messages, model = Messages(), decoder(**MODEL)
     logging.getLogger("oproj_pass.npu").addHandler(messages)
     x = rows(3, 32)
     with torch.inference_mode():
         expected = model(x)
-        result = torch.compile(model, backend="oproj_npu", options={"fuse": "mc2"})(x)
+        result = torch.compile(model, backend="oproj_npu", options={"fuse": "mc2", "overlap": True})(x)
     return (result - expected).abs().max().item(), messages.texts
 
 
-def test_the_backend_keeps_the_unfused_pair_without_hccl_and_logs_why(two_ranks):
-    for error, logged in two_ranks.run(compiled_without_hccl):
+def test_the_backend_leaves_out_what_only_ascend_can_and_logs_why(two_ranks):
+    for error, logged in two_ranks.run(compiled_without_npu):
         assert error < 1e-4
-        (warning,) = logged
-        assert "2 projections are left as they were, the first is layers.0.attn.o_proj" in warning
-        assert "is not fused: torch_npu" in warning or "has no HCCL communicator" in warning
+        overlap, fusing = logged
+        assert "overlap is left out" in overlap
+        assert "found inner_backend = 'auto', on cpu" in overlap
+        assert "2 projections are left as they were, the first is layers.0.attn.o_proj" in fusing
+        assert "is not fused: torch_npu" in fusing or "has no HCCL communicator" in fusing

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from oproj_pass.passes import Exchange, ShardOProj, fingerprint, run_passes
+from oproj_pass.passes import Exchange, ShardOProj, fingerprint, run_passes, snapshot
+from oproj_pass.passes.diff.traffic import count_collectives, payload
 from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.mc2_limits import Device
 from oproj_pass.passes.provenance import module_path, value_of
@@ -161,6 +162,13 @@ def test_counts_as_a_collective_in_the_fingerprint():
     exchange, fused = print_.lines
     assert exchange.startswith("all_to_all_single bfloat16[1536] over ranks [0, 1]")
     assert fused == "npu_mm_reduce_scatter_base bfloat16[6, 256] over 2 ranks at layers.0.attn.o_proj"
+
+
+def test_counts_as_a_collective_of_unknown_size_in_a_diff():
+    gm, _, _ = fuse(layers=1)
+    graph = snapshot(gm)
+    assert count_collectives(graph) == {"all_to_all_single": 1, "npu_mm_reduce_scatter_base": 1}
+    assert payload(graph.by_name[fused_nodes(gm)[0].name], graph) is None
 
 
 def test_the_fingerprint_does_not_depend_on_the_communicators_name():
