@@ -62,6 +62,11 @@ def rows(num_tokens):
     return torch.zeros(num_tokens, HIDDEN, device="npu")
 
 
+def part_of_buffer(num_tokens, size):
+    """Rows as a runner with a largest size of ``size`` brings them: Dynamo guards that they are a view."""
+    return torch.zeros(size * HIDDEN, device="npu")[: num_tokens * HIDDEN].view(num_tokens, HIDDEN)
+
+
 def runner_of(fn, sizes):
     """A runner that is yet to capture, with a plan of exactly ``sizes``."""
     return DecodeRunner(fn, plan_capture(StepBound(max(sizes), 4096), sizes=sizes), rows={"x": 0})
