@@ -39,6 +39,28 @@ def gemms_of(gm):
     return [gemm for node in gm.graph.nodes if (gemm := match_gemm(node))]
 
 
+@pytest.fixture
+def engine_linear():
+    """The linear operator of an engine, as vllm-ascend defines it, for as long as the test runs."""
+    library = torch.library.Library("vllm", "FRAGMENT")
+    library.define("unquantized_gemm(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor")
+    library.impl("unquantized_gemm", F.linear, "CompositeExplicitAutograd")
+    yield torch.ops.vllm.unquantized_gemm
+    library._destroy()
+
+
+def test_reads_an_engines_linear_operator_as_a_linear(engine_linear):
+    gm, (x, weight) = trace(lambda x, w: engine_linear(x, w), (3, K), (H, K))
+    (gemm,) = gemms_of(gm)
+    assert (gemm.form.name, gemm.weight.dim) == ("linear", 1)
+    with gm.graph.inserting_before(gemm.node):
+        partial = gemm.emit_partial(gm.graph, gemm.input)
+    gemm.node.replace_all_uses_with(partial)
+    gemm.erase()
+    gm.recompile()
+    torch.testing.assert_close(gm(x, weight), F.linear(x, weight))
+
+
 @pytest.mark.parametrize("name", MATRIX_PRODUCTS | BATCHED)
 def test_resolves_the_stored_weight_and_its_summed_dimension(name):
     function, shape, contraction_dim = (MATRIX_PRODUCTS | BATCHED)[name]

@@ -9,14 +9,21 @@ hands straight on to what it wraps.
 - ``guard``: no real step may run eager, around ``set_additional_forward_context``.
 """
 
+import logging
+
 from oproj_pass.integrations.vllm.settings import Settings, settings_of
 
 __all__ = ["Settings", "register", "settings_of"]
 
+logger = logging.getLogger(__name__)
+
 
 def register() -> None:
-    """The entry point. Wraps each hook once, however often it is called."""
-    from oproj_pass.integrations.vllm import backend, guard, layers, rules  # noqa: PLC0415  (they import vLLM)
-
+    """The entry point. Wraps each hook once, however often it is called; none in a vLLM that lacks one."""
+    try:
+        from oproj_pass.integrations.vllm import backend, guard, layers, rules  # noqa: PLC0415  (import vLLM)
+    except ImportError as error:
+        logger.warning("o_proj sharding is not available in this vLLM: %s", error)
+        return
     for part in (rules, layers, backend, guard):
         part.install()

@@ -11,12 +11,18 @@ from torch._dynamo.aot_compile_types import SerializableCallable
 from torch.fx import GraphModule
 from vllm.compilation import backends
 from vllm.config import CompilationConfig
+from vllm.platforms import current_platform
 
 from oproj_pass.backend import oproj_npu
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.ranks import process_group_of
 from oproj_pass.integrations.vllm.settings import BACKEND, Settings, settings_of
 
+# vLLM captures the graphs itself, so npugraph_ex must not; both options are as vllm-ascend sets them.
+_ON_NPU = {
+    "inner_backend": "npugraph_ex",
+    "inner_options": {"force_eager": True, "inplace_pass": False},
+}
 _MODEL = "backbone"  # vLLM's tag of the model itself; drafts and encoders have others
 
 
@@ -30,7 +36,7 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
         chosen = original(self, vllm_config, prefix=prefix, is_encoder=is_encoder)
         settings = settings_of(vllm_config)
         if settings is None or is_encoder or backends.model_tag != _MODEL:
-            return Sharding({"oproj_tensor_parallel_size": 0}) if chosen == BACKEND else chosen
+            return Sharding(_compiler() | {"oproj_tensor_parallel_size": 0}) if chosen == BACKEND else chosen
         return Sharding(options_of(settings, chosen))
 
     return init_backend
@@ -38,15 +44,18 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def options_of(settings: Settings, chosen: Any) -> dict[str, Any]:
     """The options of ``oproj_npu`` that compiles with ``chosen`` what it has rewritten."""
-    options = dict(settings.options)
-    if chosen != BACKEND:
-        options["inner_backend"] = chosen
     return {
-        **options,
+        **_compiler(),
+        **settings.options,
+        **({} if chosen == BACKEND else {"inner_backend": chosen, "inner_options": {}}),
         "oproj_tensor_parallel_size": settings.size,
         "group": process_group_of(settings) if settings.size > 1 else None,
         "capacity": settings.capacity,
     }
+
+
+def _compiler() -> dict[str, Any]:
+    return dict(_ON_NPU) if current_platform.device_type == "npu" else {}
 
 
 class Sharding:

@@ -29,7 +29,7 @@ from oproj_pass.groups import ShardGroup
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.ranks import shard_group_of
 from oproj_pass.integrations.vllm.settings import settings_of
-from oproj_pass.released import Layout
+from oproj_pass.released import Layout, ReleasedParameter
 from oproj_pass.store import adopt
 
 # Attention's output projection in vLLM's models; an unlisted name only loses the sharded load.
@@ -127,7 +127,10 @@ def _adopt_when_processed(layer: Any, group: ShardGroup) -> None:
 
 def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group: ShardGroup) -> None:
     path = f"{layer.prefix}.{name}"
-    slice_ = _plain(getattr(layer, name))
+    parameter = getattr(layer, name)
+    if isinstance(parameter, ReleasedParameter):  # weights were loaded again, into the shard
+        return
+    slice_ = _plain(parameter)
     if tuple(slice_.shape) not in (loaded, loaded[::-1]):
         raise ConfigError(
             f"{path}: {type(layer.quant_method).__name__} turned the loaded slice of shape {tuple(loaded)} "

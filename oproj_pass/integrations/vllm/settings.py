@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
 
+from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import ShardOProj
 
@@ -19,10 +20,8 @@ KNOB = "oproj_tensor_parallel_size"
 KNOB_SECTION = "finegrained_tp_config"
 SECTION = "oproj_pass"
 
-_OPTIONS = {
-    "capacity", "check_uniform", "exclude", "fuse", "include", "inner_backend", "load_sharded",
-    "reduce_dtype", "timeout",
-}  # fmt: skip
+_DECIDED_BY_VLLM = {KNOB, "group", "plan", "release_weights"}
+_OPTIONS = {"load_sharded", *OProjConfig.model_fields} - _DECIDED_BY_VLLM
 _RESOLVED = "rewrite"
 
 
