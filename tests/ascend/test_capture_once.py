@@ -4,14 +4,14 @@ import pytest
 
 from tests.ascend.support import serving
 
-SIZES = {True: [2, 4, 8, 16], False: [2, 8]}  # static sizes compile one by one
+SIZES = {True: [2, 4, 8, 16], False: [2, 8]}  # by dynamic; static sizes compile one by one
 SERVED = [3, 2, 1, 8, 5, 2]
 
 
 def serve(dynamic):
     serving.fake_world()
     model = serving.decoder()
-    runner = serving.runner_of(serving.sharded(model, dynamic=dynamic), SIZES[dynamic])
+    runner = serving.runner_of(serving.sharded(model, dynamic=dynamic, clone_input=dynamic), SIZES[dynamic])
     runner.capture({"x": serving.rows(1)})
     facts = {"armed": runner.armed, "captured": serving.counters(), "steps": [], "shapes": []}
     for num_tokens in SERVED:
@@ -27,11 +27,13 @@ def serve(dynamic):
         "served": serving.counters(),
         "weights": sorted(weight.data_ptr() for weight in (projection, *rest)),
         "read_by_address": [sorted(meta.captured_parameter.values()) for meta in metas],
-        "copied": [tuple(copy.shape) for meta in metas for copy in meta.userinputs_metatensor.values()],
+        "inputs": [tuple(copy.shape) for meta in metas for copy in meta.userinputs_metatensor.values()],
+        "input_addresses": {data.data_ptr for meta in metas for data in meta.userinputs_meta.values()},
+        "runners_address": runner._inputs.rows["x"].views[2].data_ptr(),
     }
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["dynamic", "static"])
+@pytest.fixture(scope="module", params=[True, False], ids=["dynamic", "static without clone_input"])
 def served(request, npu_process):
     return request.param, npu_process(serve, request.param)
 
@@ -72,6 +74,8 @@ def test_slices_and_weights_are_read_in_place(served):
     assert outcome.value["read_by_address"] == [outcome.value["weights"]] * len(SIZES[dynamic])
 
 
-def test_only_the_rows_are_copied(served):
+def test_only_the_rows_are_copied_and_without_clone_input_not_even_they(served):
     dynamic, outcome = served
-    assert sorted(outcome.value["copied"]) == [(size, serving.HIDDEN) for size in SIZES[dynamic]]
+    assert sorted(outcome.value["inputs"]) == [(size, serving.HIDDEN) for size in SIZES[dynamic]]
+    read_from_runner = outcome.value["input_addresses"] == {outcome.value["runners_address"]}
+    assert read_from_runner is not dynamic
