@@ -1,0 +1,107 @@
+"""Reads what torchair's own converters made of a model: the operators of its GE graph."""
+
+import re
+from dataclasses import dataclass
+
+import torch
+
+LAYOUT = {"Const", "Identity", "Reshape", "Transpose", "StridedSliceV2"}
+ATTRIBUTES = ("group", "reduction", "rank_size")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One GE operator.
+
+    ``inputs``: the names of the operators it reads; ``shape``: of its first output; ``value``: of a constant.
+    """
+
+    type: str
+    name: str
+    inputs: tuple[str, ...]
+    shape: tuple[int, ...] | None
+    attributes: dict
+    value: list | None
+
+
+class _Lowered(Exception):
+    """Ends a compilation whose graph would run next, on a graph engine that the stub has not."""
+
+
+def lowered(model, inputs, custom_pass=None, *, dynamic=False):
+    """The operators of ``model``'s one GE graph, compiled with ``custom_pass`` in torchair's own hook."""
+    import torchair
+
+    config = torchair.CompilerConfig()
+    config.post_grad_custom_pre_pass = custom_pass
+    backend = torchair.get_npu_backend(compiler_config=config)
+    return lower(torch.compile(model, backend=backend, fullgraph=True, dynamic=dynamic), inputs)
+
+
+def lower(compiled, inputs):
+    """The operators of the one GE graph that calling ``compiled`` makes, in order; nothing is run."""
+    from torchair._ge_concrete_graph.fx2ge_converter import GeConcreteGraph
+
+    graphs = []
+
+    def keep(graph, *args, **kwargs):
+        graphs.append([_read(operator) for operator in graph.graph._proto.op])
+        raise _Lowered
+
+    finish = GeConcreteGraph.optimize_graph_without_runtime
+    GeConcreteGraph.optimize_graph_without_runtime = keep
+    try:
+        with torch.no_grad():
+            compiled(**inputs)
+    except torch._dynamo.exc.BackendCompilerFailed as error:
+        if not isinstance(error.inner_exception, _Lowered):
+            raise
+    finally:
+        GeConcreteGraph.optimize_graph_without_runtime = finish
+    (operators,) = graphs
+    return operators
+
+
+def of_type(operators, *types):
+    """Those of ``operators`` that have one of the types, in order."""
+    return [operator for operator in operators if operator.type in types]
+
+
+def way_back(operators, end):
+    """``end`` and what feeds its first input, that one's, and so on, in order of execution."""
+    by_name = {operator.name: operator for operator in operators}
+    way = [end]
+    while way[-1].inputs and way[-1].inputs[0] in by_name:
+        way.append(by_name[way[-1].inputs[0]])
+    return way[::-1]
+
+
+def without_layout(operators):
+    """The types of the operators that compute or communicate."""
+    return [operator.type for operator in operators if operator.type not in LAYOUT]
+
+
+def _read(operator):
+    values = {name: operator.attr[name] for name in ATTRIBUTES if name in operator.attr}
+    return Operator(
+        operator.type,
+        operator.name,
+        tuple(name.rpartition(":")[0] for name in operator.input),
+        _shape(operator),
+        {name: value.s.decode() or value.i for name, value in values.items()},
+        _constant(operator),
+    )
+
+
+def _shape(operator):
+    """torchair keeps shapes as text: ``Tensor(dtype=torch.bfloat16, shape=torch.Size([12, 64])``."""
+    text = operator.output_desc[0].attr["_meta"].s.decode() if operator.output_desc else ""
+    sizes = re.search(r"Size\(\[([\d, ]*)\]\)", text)
+    return tuple(map(int, filter(None, sizes[1].split(", ")))) if sizes else None
+
+
+def _constant(operator):
+    if operator.type != "Const":
+        return None
+    text = operator.attr["_readable_value"].s.decode()
+    return [int(number) for number in re.findall(r"-?\d+", text)] if text.startswith("[") else text
