@@ -67,9 +67,9 @@ def _ascend_compiler(backend: str, options: Mapping[str, Any]) -> Compiler:
     """The compilers' own entry, which takes a configuration object; an option is a field of it."""
     try:
         module = import_module(_ASCEND[backend])
+        configuration = module.CompilerConfig()  # what really loads a lazy module
     except (ImportError, OSError, RuntimeError) as error:
         raise _not_loaded(backend, error) from error
-    configuration = module.CompilerConfig()
     known = set(_fields(configuration))
     for field, value in _flat(options, known):
         _require_known(backend, field, known)
