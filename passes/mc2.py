@@ -5,7 +5,7 @@
 2. Decide: ask the table of the chip's limits (``mc2_limits``); a pair that may not be fused is a near miss.
 3. Rewrite: one operator computes and reduces in step. The bias stays behind it, added once.
 
-It leaves the first half alone: ``npu_all_to_all_matmul`` joins the ranks along the summed dimension, where our
+It leaves the first half alone: ``npu_all_to_all_matmul`` joins the ranks along the summed dimension where our
 exchange joins them along the rows; it would add up different tokens.
 """
 
@@ -29,6 +29,7 @@ from oproj_pass.passes.sites import NearMiss
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
 _DENSE = (aten.linear.default, aten.mm.default)
+_TO_ROWS = ops.CAST | ops.LAYOUT | {functional.wait_tensor}  # between an exchange and the product of its rows
 _EXCHANGES = ("_c10d_functional::all_to_all_single", "npu_define::all_to_all_single_npu")
 
 
@@ -118,8 +119,8 @@ def _find_pairs(graph: Graph) -> Iterator[FusedPair]:
     exchanges = ops.registered(*_EXCHANGES)
     for reduce in graph.find_nodes(op="call_function", target=functional.reduce_scatter_tensor.default):
         product = _skip(reduce.args[0], ops.CAST)
-        exchange = _skip(product.all_input_nodes[0], ops.CAST | ops.LAYOUT | {functional.wait_tensor})
-        if ops.operation(exchange) in exchanges:
+        sources = [_skip(node, _TO_ROWS) for node in product.all_input_nodes[:1]]
+        if any(ops.operation(source) in exchanges for source in sources):
             yield FusedPair(module_path(reduce) or reduce.name, product, reduce)
 
 

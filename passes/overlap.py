@@ -17,16 +17,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Graph, GraphModule, Node
 
 from oproj_pass.passes import ops
 from oproj_pass.passes.effects import mutated_inputs
 from oproj_pass.passes.fingerprint import is_collective
 from oproj_pass.passes.metadata import inherit_origin
+from oproj_pass.passes.process_groups import communicator
 from oproj_pass.passes.provenance import is_tensor, module_path
 from oproj_pass.passes.runner import PassRecord
 from oproj_pass.passes.sites import NearMiss
 from oproj_pass.passes.streams import Streams
+
+functional = torch.ops._c10d_functional
 
 STREAM = "oproj"
 
@@ -109,7 +113,8 @@ def _find_regions(graph: Graph) -> Iterator[Region]:
         if ops.operation(node) in exchanges and node not in seen:
             nodes = tuple(_written_for_one_projection(node))
             seen.update(nodes)
-            yield Region(module_path(node), nodes, *_what_follows(nodes))
+            if not module_path(node) or any(map(_is_reduction, nodes)):
+                yield Region(module_path(node), nodes, *_what_follows(nodes))
 
 
 def _written_for_one_projection(exchange: Node) -> list[Node]:
@@ -122,6 +127,11 @@ def _written_for_one_projection(exchange: Node) -> list[Node]:
     while _is_computed(nodes[-1].next) and module_path(nodes[-1].next) == path:
         nodes.append(nodes[-1].next)
     return nodes
+
+
+def _is_reduction(node: Node) -> bool:
+    """What ends a projection; an exchange without one is the model's own (MoE dispatch)."""
+    return node.target is functional.reduce_scatter_tensor.default or communicator(node) is not None
 
 
 def _is_computed(node: Node) -> bool:

@@ -1,5 +1,7 @@
 """The fusing pass alone: what it fuses, what it leaves alone and why."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -132,18 +134,22 @@ def test_shares_a_model_with_another_communicator_where_the_chip_allows_it(devic
     assert all("the graph uses tp too" in miss.reason for miss in record.near_misses)
 
 
-def with_a_foreign_reduce_scatter(gm):
+def with_a_foreign_reduce_scatter(gm, of):
     (output,) = gm.graph.find_nodes(op="output")
-    (down, *_) = reversed(gm.graph.find_nodes(op="call_function", target=aten.linear.default))
+    source = {
+        "a product": gm.graph.find_nodes(op="call_function", target=aten.linear.default)[-1],
+        "an input": gm.graph.find_nodes(op="placeholder")[-1],
+    }[of]
     (ours, *_) = gm.graph.find_nodes(op="call_function", target=c10d.reduce_scatter_tensor.default)
     with gm.graph.inserting_before(output):
-        reduced = gm.graph.call_function(ours.target, (down, *ours.args[1:]))
+        reduced = gm.graph.call_function(ours.target, (source, *ours.args[1:]))
         gm.graph.call_function(c10d.wait_tensor.default, (reduced,))
     reduced.meta["val"] = value_of(ours)
 
 
-def test_leaves_the_models_own_reduce_scatters_alone():
-    gm, record, _ = fuse(edit=with_a_foreign_reduce_scatter)
+@pytest.mark.parametrize("of", ["a product", "an input"])
+def test_leaves_the_models_own_reduce_scatters_alone(of):
+    gm, record, _ = fuse(edit=partial(with_a_foreign_reduce_scatter, of=of))
     assert len(record.matches) == 2
     assert not record.near_misses
     assert calls(gm).count(c10d.reduce_scatter_tensor.default) == 1
