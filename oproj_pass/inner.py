@@ -6,6 +6,7 @@ option's name and value. What an option does is the backend's affair.
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial, reduce
 from importlib import import_module
 from typing import Any
@@ -40,13 +41,14 @@ def inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiler:
         backend = next(
             (_INNER_BY_DEVICE[device] for device in _INNER_BY_DEVICE if device in devices), "eager"
         )
-    compiler, options = _lookup(backend), dict(config.inner_options)
-    if backend in _ASCEND:
-        ascend = _ascend_compiler(backend, options)
-        if "npu" not in devices:
-            npu_on_cpu.register()
-        return ascend
-    if not options:
+    options = dict(config.inner_options)
+    with _loading(backend):
+        compiler = _lookup(backend)
+        if backend in _ASCEND:
+            compiler = _ascend_compiler(backend, options)
+    if backend in _ASCEND and "npu" not in devices:
+        npu_on_cpu.register()
+    if backend in _ASCEND or not options:
         return compiler
     return _inductor(options) if backend == "inductor" else _with_options(backend, compiler, options)
 
@@ -59,17 +61,12 @@ def _lookup(backend: Any) -> Compiler:
             f"option inner_backend = {backend!r}: no Dynamo backend of that name. "
             f"Known: {', '.join(sorted(list_backends(())))}"
         ) from None
-    except (ImportError, OSError) as error:
-        raise _not_loaded(backend, error) from error
 
 
 def _ascend_compiler(backend: str, options: Mapping[str, Any]) -> Compiler:
     """The compilers' own entry, which takes a configuration object; an option is a field of it."""
-    try:
-        module = import_module(_ASCEND[backend])
-        configuration = module.CompilerConfig()  # what really loads a lazy module
-    except (ImportError, OSError, RuntimeError) as error:
-        raise _not_loaded(backend, error) from error
+    module = import_module(_ASCEND[backend])
+    configuration = module.CompilerConfig()
     known = set(_fields(configuration))
     for field, value in _flat(options, known):
         _require_known(backend, field, known)
@@ -140,8 +137,14 @@ def _not_accepted(backend: str, name: str, value: Any, error: Exception) -> Conf
     )
 
 
-def _not_loaded(backend: Any, error: Exception) -> ConfigError:
-    return ConfigError(
-        f"option inner_backend = {backend!r} is installed but does not load: {str(error).splitlines()[0]}. "
-        "On an NPU, source CANN's set_env.sh first; npu (torchair) and npugraph_ex need a process each."
-    )
+@contextmanager
+def _loading(backend: Any) -> Iterator[None]:
+    """A compiler's parts load one by one, at their first use."""
+    try:
+        yield
+    except (ImportError, OSError, RuntimeError) as error:
+        cause = str(error).splitlines()[0]
+        raise ConfigError(
+            f"option inner_backend = {backend!r} is installed but does not load: {cause}. "
+            "On an NPU, source CANN's set_env.sh first; npu (torchair) and npugraph_ex need a process each."
+        ) from error
