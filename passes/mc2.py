@@ -1,7 +1,7 @@
 """Fuses a partial product with the reduce-scatter that follows it (``npu_mm_reduce_scatter_base``).
 
-1. Scan: find the reduce-scatters whose rows an all_to_all of the same group brought, as ``ShardOProj`` writes
-   them; other reduce-scatters of the model are none of this pass's business.
+1. Scan: find the reduce-scatters whose rows an all_to_all brought, as ``ShardOProj`` writes them; other
+   reduce-scatters of the model are none of this pass's business.
 2. Decide: ask the table of the chip's limits (``mc2_limits``); a pair that may not be fused is a near miss.
 3. Rewrite: one operator computes and reduces in step. The bias stays behind it, added once.
 
