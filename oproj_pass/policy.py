@@ -4,6 +4,7 @@ Everything that can be refused is refused here, before any weight or any compile
 """
 
 import logging
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
 
 logger = logging.getLogger(__name__)
+
+_FRACTAL_NZ = 29  # ACL_FORMAT_FRACTAL_NZ
 
 
 class GraphPolicy:
@@ -74,6 +77,11 @@ class GraphPolicy:
     def _weight_refusal(self, weight: Any, others: Mapping[int, Node]) -> str | None:
         if not isinstance(weight, Tensor) or isinstance(weight, Released):
             return None
+        if is_in_tiles(weight):
+            return (
+                "has a weight in Ascend's format FRACTAL_NZ, whose tiles are no slices of it: compile before "
+                "torch_npu.npu_format_cast"
+            )
         storage = weight.untyped_storage()
         if not weight.is_meta and storage.nbytes() > weight.numel() * weight.element_size():
             return "has a weight that is a view into a larger storage"
@@ -124,6 +132,14 @@ def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
         sorted(set(features)),
     )
     return size
+
+
+def is_in_tiles(weight: Tensor) -> bool:
+    """Whether a cast has laid the weight out in the tiles of Ascend's matrix unit."""
+    torch_npu: Any = sys.modules.get("torch_npu")
+    if torch_npu is None or weight.device.type != "npu":
+        return False
+    return bool(torch_npu.get_npu_format(weight) == _FRACTAL_NZ)
 
 
 def _storages(weights: Collection[Node], inputs: Mapping[Node, Any]) -> dict[int, Node]:

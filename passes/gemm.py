@@ -4,7 +4,7 @@ A new form is one more entry of ``FORMS``. Forms speak of the *operand* that the
 weight behind it may be stored transposed (``Conv1D``, ``x @ w.T``), which ``resolve_weight`` follows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,8 +29,8 @@ class GemmForm:
     weight: tuple[int, str]
     bias: tuple[int, str] | None
     contraction_dim: int  # of the 2-D weight operand: 1 for [H, K], 0 for [K, H]
-    partial: Any  # called with ([rows, K/N], operand) on a rank's slice, without bias
-    plain: dict[str, float]  # keyword arguments that must have these values
+    partial: Any = None  # called with ([rows, K/N], operand) on a rank's slice, without bias
+    plain: dict[str, float] = field(default_factory=dict)  # keyword arguments that must have these values
 
 
 FORMS = (
@@ -141,7 +141,7 @@ class GemmCall:
 
 def gemm_call(node: Node) -> GemmCall | None:
     """The parts of a GEMM of the table, whatever its operand is made of."""
-    form = _FORM_OF.get(ops.operation(node)) if node.op in ("call_function", "call_method") else None
+    form = _form_of(ops.operation(node)) if node.op in ("call_function", "call_method") else None
     if form is None:
         return None
     x, operand = _argument(node, form.input), _argument(node, form.weight)
@@ -151,6 +151,11 @@ def gemm_call(node: Node) -> GemmCall | None:
     copies = _copies_of_a_matrix(operand)
     matrix: Any = copies[0].args[0] if copies else operand
     return GemmCall(form, x, matrix, copies, bias)
+
+
+def _form_of(operation: Any) -> GemmForm | None:
+    form = _FORM_OF.get(operation)
+    return _LINEAR if form is None and operation in ops.registered(*ops.ENGINE_LINEAR) else form
 
 
 def cut_matrix(operand: Node, contraction_dim: int) -> tuple[WeightSlice, tuple[Node, ...]] | None:

@@ -10,7 +10,7 @@ from torch.fx import Node
 from oproj_pass.passes.gemm import Gemm, GemmForm
 from oproj_pass.passes.schemes.operator import match_operator
 
-_FORM = GemmForm("_int_mm", frozenset(), (0, "self"), (1, "mat2"), None, 0, None, {})
+_FORM = GemmForm("_int_mm", frozenset(), (0, "self"), (1, "mat2"), None, 0)
 
 
 def match(node: Node, is_activation: Callable[[Node], bool]) -> Gemm | None:

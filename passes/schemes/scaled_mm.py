@@ -18,7 +18,7 @@ from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.schemes.operator import OperatorGemm, match_operator
 
 aten = torch.ops.aten
-_FORM = GemmForm("_scaled_mm", frozenset(), (0, "self"), (1, "mat2"), (4, "bias"), 0, None, {})
+_FORM = GemmForm("_scaled_mm", frozenset(), (0, "self"), (1, "mat2"), (4, "bias"), 0)
 _BLOCK = 128  # features of a block: the only size that torch has with float32 scales
 _KINDS = {0: "tensor", 1: "row", 4: "block", 5: "square"}  # torch.nn.functional.ScalingType
 

@@ -18,7 +18,7 @@ from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.schemes.operator import OperatorGemm, match_operator
 
 aten = torch.ops.aten
-_FORM = GemmForm("npu_quant_matmul", frozenset(), (0, "x1"), (1, "x2"), (5, "bias"), 0, None, {})
+_FORM = GemmForm("npu_quant_matmul", frozenset(), (0, "x1"), (1, "x2"), (5, "bias"), 0)
 
 
 @dataclass(frozen=True)

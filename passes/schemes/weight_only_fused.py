@@ -14,11 +14,9 @@ from oproj_pass.passes.provenance import stored_inputs, value_of
 from oproj_pass.passes.schemes.operator import OperatorGemm, arguments_of, match_operator
 from oproj_pass.passes.slices import WeightSlice
 
-_NPU = GemmForm(
-    "npu_weight_quant_batchmatmul", frozenset(), (0, "x"), (1, "weight"), (6, "bias"), 0, None, {}
-)
-_INT8PACK = GemmForm("_weight_int8pack_mm", frozenset(), (0, "self"), (1, "mat2"), None, 1, None, {})
-_INT4PACK = GemmForm("_weight_int4pack_mm", frozenset(), (0, "self"), (1, "mat2"), None, 1, None, {})
+_NPU = GemmForm("npu_weight_quant_batchmatmul", frozenset(), (0, "x"), (1, "weight"), (6, "bias"), 0)
+_INT8PACK = GemmForm("_weight_int8pack_mm", frozenset(), (0, "self"), (1, "mat2"), None, 1)
+_INT4PACK = GemmForm("_weight_int4pack_mm", frozenset(), (0, "self"), (1, "mat2"), None, 1)
 _WORD = 8  # int4 in an int32
 
 PREPACKED = (
