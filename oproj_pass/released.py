@@ -106,6 +106,7 @@ _METADATA = _getters(
 _PROJECTIONS = {
     F.linear, torch.addmm, torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.addmm,
     torch.Tensor.__matmul__, torch.Tensor.__rmatmul__, torch.Tensor.t, torch.t, torch.Tensor.T.__get__,  # type: ignore[attr-defined]
+    torch._int_mm, torch._scaled_mm, torch._scaled_mm_v2,
 }  # fmt: skip
 _GET_DATA, _SET_DATA = torch.Tensor.data.__get__, torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
@@ -150,7 +151,7 @@ class _Buffer(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
 
-class ReleasedBuffer(Released, _Buffer):
+class ReleasedBuffer(Released, _Buffer):  # type: ignore[misc]
     """A released buffer."""
 
 
@@ -170,7 +171,8 @@ def _write(func: Callable[..., Any], weight: Released, values: Tensor) -> Releas
 
 
 def _refusal(func: Callable[..., Any], shard: Shard) -> EagerStepError | WeightReleasedError:
-    if func in _PROJECTIONS:
+    is_operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)  # npu_quant_matmul
+    if is_operator or func in _PROJECTIONS:
         return EagerStepError(
             f"{shard.describe()}: this projection is sharded and was about to run eager: {eager_cause()} "
             "An eager step may bring another token count than its peers and hang the collectives, so it is "

@@ -80,8 +80,8 @@ def adopt(slice_: Tensor, layout: Layout, path: str, *, buffer: bool = False) ->
     """
     shape = list(slice_.shape)
     shape[layout.dim] *= layout.group.size
-    order, options = slice_.dim_order(), {"dtype": slice_.dtype, "device": slice_.device}
-    full = torch.empty_permuted(shape, order, **options)  # for a moment, never touched
+    order = slice_.dim_order()
+    full = torch.empty_permuted(shape, order, dtype=slice_.dtype, device=slice_.device)  # never touched
     full.untyped_storage().resize_(0)
     weight = full if buffer else nn.Parameter(full, requires_grad=False)
     _become_released(weight, Shard(path, layout, slice_, Signature.of(weight), weight.untyped_storage()))

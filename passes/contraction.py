@@ -7,10 +7,11 @@ One walk, from the operand down:
 2. Step to its inputs by the operation's rule (``contraction_rules``).
 3. At a placeholder, note the cut. An input on which K does not lie is the same on every rank.
 
-Literal sizes on the way (``view``, ``expand``, ``[:K]``) are noted too, since they shrink with K. An
+Literal sizes on the way (``view``, ``expand``) are noted too, since they shrink with K. An
 operation without a rule, or one that scatters a rank's features over the whole tensor, is a refusal.
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -46,16 +47,20 @@ def follow(operand: Node, dim: int) -> Contraction:
             pending += found.steps
             literals.update(dict.fromkeys(found.literals))
     nodes = [node for node in operand.graph.nodes if node in steps]
-    slices = [_cut(steps[node]) for node in nodes if node.op == "placeholder"]
+    slices = [_cut(steps[node], value_of(operand).shape[dim]) for node in nodes if node.op == "placeholder"]
     constants = tuple(node for node in nodes if node.op != "placeholder")
     _require_the_largest(slices, operand)
     slices.sort(key=lambda cut: cut.nbytes, reverse=True)
     return Contraction(tuple(slices), constants, tuple(literals))
 
 
-def _cut(step: Step) -> WeightSlice:
-    if value_of(step.node) is None:
-        raise CannotFollow(f"has no shape for `{step.node.name}`")
+def _cut(step: Step, features: int) -> WeightSlice:
+    """The cut of a stored tensor that holds K and no padding; its last block may be shorter."""
+    found, required = step.shape[step.dim], math.ceil(features / step.unit)
+    if found != required:
+        raise CannotFollow(
+            f"has {found} parts along K in `{step.node.name}`, where {required} hold all of it"
+        )
     return WeightSlice(step.node, step.dim, max(1, int(step.unit)))
 
 

@@ -84,16 +84,22 @@ def _transposed(step: Step) -> Inputs:
 
 def _viewed(step: Step) -> Inputs:
     """K's outermost dimension holds it: [H, K] is [H, K/g, g] in parts of K/g, and the other way round."""
-    source = step.node.args[0]
+    source: Any = step.node.args[0]
     before, after = value_of(source).shape, step.shape
     outer, extent = math.prod(after[: step.dim]), after[step.dim]
-    literal = (Literal(step.node, step.dim),) if ops.operation(step.node) in VIEW | UNFLATTEN else ()
     for dim, size in enumerate(before):
         if math.prod(before[:dim]) == outer and size > 1:
             if size % extent and extent % size:
                 break
-            return Inputs((step.to(source, dim, step.unit * Fraction(extent, size)),), literal)
+            literals = (Literal(step.node, step.dim),) if _states_sizes(step.node) else ()
+            return Inputs((step.to(source, dim, step.unit * Fraction(extent, size)),), literals)
     raise CannotFollow(f"is viewed by `{step.node.name}` from {list(before)} to {list(after)}, across K")
+
+
+def _states_sizes(node: Node) -> bool:
+    """A view may also name another element type, or another tensor."""
+    is_cast = any(isinstance(value, torch.dtype) for value in (*node.args, *node.kwargs.values()))
+    return not is_cast and ops.operation(node) in VIEW | UNFLATTEN
 
 
 def _expanded(step: Step) -> Inputs:
@@ -103,9 +109,9 @@ def _expanded(step: Step) -> Inputs:
 
 def _repeated(step: Step) -> Inputs:
     """``repeat_interleave`` of scales: each stands for as many features more as it is repeated."""
-    source, repeats = step.node.args[:2]
+    source, repeats = step.node.args[0], _argument(step.node, 1, "repeats", None)
     dim = _argument(step.node, 2, "dim", None)
-    if not isinstance(repeats, int) or dim is None:
+    if not isinstance(repeats, int) or dim is None or "output_size" in step.node.kwargs:
         raise CannotFollow(f"is repeated by `{step.node.name}`, irregularly")
     same = dim % len(step.shape) == step.dim
     return Inputs((step.to(source, step.dim, step.unit * repeats if same else step.unit),))
@@ -136,12 +142,16 @@ def _selected(step: Step) -> Inputs:
 
 def _sliced(step: Step) -> Inputs:
     """A part of another dimension; of K only ``[:K]``, which cuts an incomplete last block to its length."""
-    source, dim, start = step.node.args[0], step.node.args[1], _argument(step.node, 2, "start", 0)
-    if dim % len(step.shape) != step.dim or value_of(source).shape[step.dim] == step.shape[step.dim]:  # type: ignore[operator]
-        return _unary(step)
-    if start or _argument(step.node, 4, "step", 1) != 1:
+    dim: Any = step.node.args[1]
+    if dim % len(step.shape) == step.dim:
+        _require_start(step, _argument(step.node, 2, "start", 0), _argument(step.node, 4, "step", 1))
+    return _unary(step)
+
+
+def _require_start(step: Step, start: Any, stride: Any) -> None:
+    """An end needs no care: where K can be split at all, it lies behind every rank's part."""
+    if start or stride not in (None, 1):
         raise CannotFollow(f"is cut along K by `{step.node.name}`")
-    return Inputs((step.to(source, step.dim),), (Literal(step.node, step.dim),))
 
 
 def _indexed(step: Step) -> Inputs:
@@ -166,15 +176,14 @@ def _by_items(step: Step, source: Any, items: Sequence[Any]) -> Inputs:
 
 def _of_item(step: Step, source: Any, item: Any, before: int, within: int) -> Inputs:
     if isinstance(item, Node):  # GPTQ's g_idx: a row of scales for every feature, all rows on every rank
+        index = value_of(item)
+        if index.dtype == torch.bool or index.shape[within] != step.shape[step.dim]:
+            raise CannotFollow(f"is picked by a mask at `{step.node.name}`")
         return Inputs((step.to(item, within),))
     if item is None:
         raise CannotFollow(f"is stretched by `{step.node.name}`")
-    whole = value_of(source).shape[before]
-    if step.shape[step.dim] == whole and item.step in (None, 1):
-        return Inputs((step.to(source, before),), (Literal(step.node, step.dim),))
-    if item.start or item.step not in (None, 1):
-        raise CannotFollow(f"is cut along K by `{step.node.name}`")
-    return Inputs((step.to(source, before),), (Literal(step.node, step.dim),))
+    _require_start(step, item.start, item.step)
+    return Inputs((step.to(source, before),))
 
 
 def _items(index: Any, rank: int) -> list[Any]:

@@ -24,12 +24,10 @@ class Literal:
         """Divide that size by ``size``, where it is a number and not "whatever is left" (-1)."""
         if ops.operation(self.node) in VIEW:
             self._shrink_sizes(1, self.dim, size)
-        elif ops.operation(self.node) in UNFLATTEN:
+        else:
             first = _argument(self.node, 1, "dim")
             rank = value_of(self.node).dim() - len(_argument(self.node, 2, "sizes")) + 1
             self._shrink_sizes(2, self.dim - first % rank, size)
-        else:
-            self._shrink_end(size)
 
     def _shrink_sizes(self, position: int, index: int, size: int) -> None:
         """``view(x, a, b)``, ``view(x, (a, b))`` and ``reshape(x, shape=(a, b))``."""
@@ -41,20 +39,6 @@ class Literal:
         else:
             sizes = _divided(self.node.args[position:], index, size)
             self.node.args = (*self.node.args[:position], *sizes)
-
-    def _shrink_end(self, size: int) -> None:
-        """``x[:, :K]`` and ``slice(x, dim, 0, K)``."""
-        if ops.operation(self.node) in ops.targets("slice"):
-            self.node.update_arg(3, _divided([self.node.args[3]], 0, size)[0])
-            return
-        index = self.node.args[1]
-        items = list(index) if isinstance(index, Sequence) else [index]
-        items = [self._shrunk_slice(item, size) for item in items]
-        self.node.update_arg(1, tuple(items) if isinstance(index, Sequence) else items[0])
-
-    def _shrunk_slice(self, item: Any, size: int) -> Any:
-        is_end = isinstance(item, slice) and item.stop == value_of(self.node).shape[self.dim]
-        return slice(item.start, item.stop // size, item.step) if is_end else item
 
 
 def _divided(sizes: Any, index: int, size: int) -> list[Any]:

@@ -53,7 +53,7 @@ def _source(node: Node) -> str:
 def written_inputs(gm: GraphModule) -> set[Node]:
     """The graph inputs that the graph writes in place, through views of them too."""
     base: dict[Node, Node] = {}
-    written = set()
+    written: set[Node] = set()
     for node in gm.graph.nodes:
         views = (ops.operation(node) in ops.ALIASING or node.target is getattr) and node.all_input_nodes
         base[node] = base[node.all_input_nodes[0]] if views else node

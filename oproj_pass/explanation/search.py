@@ -26,9 +26,9 @@ def explain(model: nn.Module, *args: Any, config: Any = None, **kwargs: Any) -> 
     that is already sharded, and whatever the model raises.
     """
     config = OProjConfig.from_options(config)
-    module, args, kwargs = copy_to_run(model, args, kwargs)
+    module, inputs, named = copy_to_run(model, args, kwargs)
     search = ProjectionSearch(module, config)
-    breaks = capture_graphs(module, args, kwargs, search)
+    breaks = capture_graphs(module, inputs, named, search)
     return ExplainReport(
         model=type(module).__name__,
         oproj_tensor_parallel_size=config.oproj_tensor_parallel_size,

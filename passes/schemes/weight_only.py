@@ -38,6 +38,8 @@ def _dequantised(node: Node, call: GemmCall, is_activation: Callable[[Node], boo
     try:
         found = follow(call.matrix, call.form.contraction_dim)
     except CannotFollow as reason:
+        if is_activation(call.matrix):
+            return None
         refusal = f"has a weight that {reason}"
     constants = (*found.constants, *call.copies)
     return Gemm(

@@ -160,9 +160,44 @@ class ViewedAcross(layouts.Channels):
         return (self.q.float().view(-1, 48) * self.scale).view(self.hidden, self.features)
 
 
+class PaddedStorage(layouts.Channels):
+    """Rows longer than K: parts of the rows are no parts of K."""
+
+    def store(self, features, hidden):
+        super().store(features + 16, hidden)
+
+    def dequantise(self):
+        return super().dequantise()[:, : self.features]
+
+
+class Flipped(layouts.Channels):
+    def dequantise(self):
+        return super().dequantise().flip(1)
+
+
+class Bytes(layouts.CompressedTensors):
+    """Words read as their bytes."""
+
+    def dequantise(self):
+        pairs = self.weight_packed.view(torch.uint8)
+        q = torch.stack([pairs & 15, pairs >> 4], dim=-1).flatten(1)
+        return (q.float() - 8) * self.weight_scale.repeat_interleave(self.group, dim=1)
+
+
+def test_follows_words_that_are_read_as_their_bytes():
+    (site,), _ = search(layout(Bytes))
+    assert {cut.path: cut.unit for cut in site.slices} == {
+        "o_proj.weight_packed": 8,
+        "o_proj.weight_scale": 16,
+    }
+    assert error(sharded(layout(Bytes), 2)) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
+        (PaddedStorage, "has 80 parts along K in `b_o_proj_q`, where 64 hold all of it"),
+        (Flipped, "is computed by `flip`"),
         (HalvesAlongFeatures, "joins parts along K at `cat`"),
         (Permuted, "picks its input features by an index"),
         (Rolled, "is computed by `roll`"),
