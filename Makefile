@@ -1,14 +1,17 @@
 # The two commands of the README. Both make their own environment in .venv; torch_npu, which changes how torch
-# is imported, lives apart in .venv-ascend.
+# is imported, lives apart in .venv-ascend, and so does vLLM, in .venv-vllm.
 VENV ?= .venv
 VENV_ASCEND ?= .venv-ascend
+VENV_VLLM ?= .venv-vllm
 PYTHON ?= python3
 BIN := $(VENV)/bin
 BIN_ASCEND := $(VENV_ASCEND)/bin
+BIN_VLLM := $(VENV_VLLM)/bin
 STAMP := $(VENV)/.installed
 STAMP_ASCEND := $(VENV_ASCEND)/.installed
+STAMP_VLLM := $(VENV_VLLM)/.installed
 
-.PHONY: demo test test-plain test-ascend lint docs clean
+.PHONY: demo test test-plain test-ascend test-vllm lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
@@ -20,6 +23,11 @@ test-plain: $(STAMP) lint
 
 test-ascend: $(STAMP_ASCEND)
 	$(BIN_ASCEND)/python -m pytest tests/ascend
+
+# A job of its own: 2.5 GB to install, and some minutes. Also shows what a new vLLM decides otherwise.
+test-vllm: $(STAMP_VLLM)
+	$(BIN_VLLM)/python -m pytest tests/vllm
+	$(BIN_VLLM)/python -m scripts.vllm_capture_table --compare tests/capture/data/vllm_capture_sizes.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -47,5 +55,16 @@ $(STAMP_ASCEND): pyproject.toml requirements/torch.txt requirements/ascend.txt
 	$(BIN_ASCEND)/pip install --quiet --editable '.[npu,hf,test]'
 	touch $(STAMP_ASCEND)
 
+# vLLM asks for companions of torch whose wheels are built for another torch than the one on a CPU; nothing here
+# needs them, and torchvision then breaks the import.
+$(STAMP_VLLM): pyproject.toml requirements/torch.txt requirements/vllm.txt
+	$(PYTHON) -m venv $(VENV_VLLM)
+	$(BIN_VLLM)/pip install --quiet --upgrade pip
+	$(BIN_VLLM)/pip install --quiet -r requirements/torch.txt
+	$(BIN_VLLM)/pip install --quiet -r requirements/vllm.txt
+	$(BIN_VLLM)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	$(BIN_VLLM)/pip install --quiet --editable '.[vllm,test]'
+	touch $(STAMP_VLLM)
+
 clean:
-	rm -rf $(VENV) $(VENV_ASCEND) build tests/ascend/cann/build dist site *.egg-info
+	rm -rf $(VENV) $(VENV_ASCEND) $(VENV_VLLM) build tests/ascend/cann/build dist site *.egg-info
