@@ -27,10 +27,6 @@ def emit_row_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, p
     if exchange.capacity is not None:
         column = graph.call_function(aten.reshape.default, (mine, [-1, 1]))
         mine = graph.call_function(aten.reshape.default, (emit_padding(graph, column, exchange, path), [-1]))
-    if exchange.capacity is not None:
-        mine = graph.call_function(aten.reshape.default, (mine, [-1, 1]))
-        mine = emit_padding(graph, mine, exchange, path)
-        mine = graph.call_function(aten.reshape.default, (mine, [-1]))
     gathered = graph.call_function(
         functional.all_gather_into_tensor.default, (mine, exchange.size, exchange.group_name)
     )

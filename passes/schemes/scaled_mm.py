@@ -85,10 +85,11 @@ def _kinds(gemm: ScaledMM) -> tuple[str, str]:
     if gemm.is_second_version:
         recipes = gemm.arguments["recipe_a"][0], gemm.arguments["recipe_b"][0]
         return _KINDS.get(recipes[0], "other"), _KINDS.get(recipes[1], "other")
-    scale = value_of(gemm.scale_a)
-    if scale.numel() == 1:
+    scale_a, scale_b = value_of(gemm.scale_a), value_of(gemm.scale_b)
+    if scale_a.numel() == 1:
         return "tensor", "tensor"
-    return ("row", "row") if scale.shape[-1] == 1 else ("block", "square")
+    is_row = scale_a.shape[-1] == 1 and scale_b.shape[-1] == value_of(gemm.node).shape[-1]
+    return ("row", "row") if is_row else ("block", "square")
 
 
 def _refusal(gemm: ScaledMM) -> str | None:

@@ -49,6 +49,18 @@ def test_names_the_scheme(kind, scheme):
     assert misses == []
 
 
+def test_takes_one_block_of_features_for_a_block():
+    """K = 128 has one scale a row, as scales of rows have; a slice of it would cut the block."""
+    module = model(quantised.ScaledBlock, features=128, hidden=160)
+    program = torch.export.export(
+        module.to("meta"), (torch.empty(3, 128, dtype=torch.bfloat16, device="meta"),)
+    )
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    (site,), _ = find_projections(program.graph_module, parameters=names, attention_ops=ATTENTION)
+    assert (site.scheme, site.unit, site.parts) == ("scaled_mm_block", 128, 1)
+
+
 class StoredPackedScale(quantised.W8A8Packed):
     """vLLM-Ascend's for float16: the scale is stored as int64."""
 
