@@ -4,12 +4,16 @@ VENV ?= .venv
 VENV_ASCEND ?= .venv-ascend
 VENV_VLLM ?= .venv-vllm
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := $(VENV)/bin
 BIN_ASCEND := $(VENV_ASCEND)/bin
 BIN_VLLM := $(VENV_VLLM)/bin
 STAMP := $(VENV)/.installed
 STAMP_ASCEND := $(VENV_ASCEND)/.installed
 STAMP_VLLM := $(VENV_VLLM)/.installed
+# A file's tests stay in one process, which keeps its pools of ranks; each process has one core to itself.
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile
+export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test test-plain test-ascend test-vllm lint docs clean
 
@@ -19,10 +23,10 @@ demo: $(STAMP)
 test: test-plain test-ascend
 
 test-plain: $(STAMP) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 test-ascend: $(STAMP_ASCEND)
-	$(BIN_ASCEND)/python -m pytest tests/ascend
+	$(BIN_ASCEND)/python $(PYTEST) tests/ascend
 
 # A job of its own: 2.5 GB to install, and some minutes. Also shows what a new vLLM decides otherwise.
 test-vllm: $(STAMP_VLLM)
