@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from examples.tiny_checkpoint import CONFIGS, write_config
 
@@ -58,9 +59,9 @@ def replay(arguments: Row, environment: Row) -> Row:
         hook(cls, vllm_config)
         seen["after"] = _flat(vllm_config)
 
-    platform.check_and_update_config = classmethod(watched)
     try:
-        config = EngineArgs(**arguments).create_engine_config()
+        with patch.object(platform, "check_and_update_config", classmethod(watched)):
+            config = EngineArgs(**arguments).create_engine_config()
     except BaseException as error:  # which it refuses, and how, is the record
         return {
             "result": "error",
@@ -128,11 +129,23 @@ def _start() -> None:
     assert current_platform.device_type == "npu", "vllm-ascend is not the platform here"
 
 
+def _warm_up(models: Path) -> None:
+    """Import what a configuration needs, here and once, instead of in each of the processes."""
+    from vllm_ascend.ascend_config import clear_ascend_config  # noqa: PLC0415
+
+    for shape in CONFIGS:
+        replay({**DEFAULTS, "model": str(models / shape)}, {})
+        clear_ascend_config()
+
+
 def _in_a_process(arguments: Row, environment: Row) -> Row:
     ours, theirs = mp.Pipe()
-    process = mp.get_context("fork").Process(
-        target=lambda: theirs.send(replay(arguments, environment)), daemon=False
-    )
+
+    def answer() -> None:
+        theirs.send(replay(arguments, environment))
+        os._exit(0)  # threads that were not forked would be waited for
+
+    process = mp.get_context("fork").Process(target=answer)
     process.start()
     theirs.close()
     try:
@@ -181,6 +194,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         models = Path(folder)
         _write_models(models)
+        _warm_up(models)
         rows = list(_rows(record, models))
     if arguments.write:
         arguments.write.write_text(json.dumps({**record, "rules": rows}) + "\n")

@@ -15,7 +15,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.settings import (
     BACKEND,
-    is_resolved,
+    has_section,
     knob_of,
     resolve,
     section_of,
@@ -64,11 +64,14 @@ def check(vllm_config: Any, moot: frozenset[int] = frozenset()) -> DeploymentRep
 
 
 def _is_asked(vllm_config: Any) -> bool:
-    """Whether the knob is on and this plugin's: vllm-ascend has one of that name for its own layers."""
+    """Whether the knob is on and this plugin's: vllm-ascend has one of that name for its own layers.
+
+    There it is this plugin's if the backend or the plugin's own section says so.
+    """
     if vllm_config.model_config is None or knob_of(vllm_config) in (0, "0"):
         return False
     elsewhere = type(current_platform).__module__.partition(".")[0] == "vllm_ascend"
-    return not elsewhere or vllm_config.compilation_config.backend == BACKEND or is_resolved(vllm_config)
+    return not elsewhere or vllm_config.compilation_config.backend == BACKEND or has_section(vllm_config)
 
 
 def _compilation(vllm_config: Any) -> tuple[Any, str]:

@@ -75,9 +75,9 @@ def settings_of(vllm_config: Any) -> Settings | None:
     )
 
 
-def is_resolved(vllm_config: Any) -> bool:
-    """Whether the rules have passed on this configuration before (vLLM builds some of them anew)."""
-    return settings_of(vllm_config) is not None
+def has_section(vllm_config: Any) -> bool:
+    """Whether ``additional_config.oproj_pass`` is there: written by the user, or by ``resolve`` before."""
+    return SECTION in _mapping(vllm_config)
 
 
 def resolve(vllm_config: Any, size: int) -> None:
