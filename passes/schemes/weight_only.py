@@ -42,8 +42,9 @@ def _dequantised(node: Node, call: GemmCall, is_activation: Callable[[Node], boo
             return None
         refusal = f"has a weight that {reason}"
     constants = (*found.constants, *call.copies)
+    scheme = "weight_only" if _is_small(found.slices[0].node) else "dense"
     return Gemm(
-        node, call.form, call.input, call.matrix, call.bias, found.slices, constants, "weight_only",
+        node, call.form, call.input, call.matrix, call.bias, found.slices, constants, scheme,
         literals=found.literals, refusal=refusal,
     )  # fmt: skip
 

@@ -134,18 +134,34 @@ class TensordotProjection(Attention):
         return torch.tensordot(y.unflatten(-1, (4, -1)), self.weight, dims=2)
 
 
-class ComputedWeight(Attention):
-    def project(self, y):
-        return F.linear(y, self.out.weight * 0.5)
-
-
-@pytest.mark.parametrize("attention", [EinsumProjection, TensordotProjection, ComputedWeight])
+@pytest.mark.parametrize("attention", [EinsumProjection, TensordotProjection])
 def test_reports_a_weight_in_an_unknown_form_with_its_bytes(attention, search):
     found = search(attention(), X)
     assert found.sites == []
     (miss,) = found.misses
     assert "meets a weight in a form that is not in the table of GEMM forms" in miss.reason
     assert miss.nbytes == 4 * H * H
+
+
+class ComputedWeight(Attention):
+    def project(self, y):
+        return F.linear(y, self.out.weight.flip(1))
+
+
+def test_reports_a_weight_that_is_computed_in_an_unknown_way(search):
+    (miss,) = search(ComputedWeight(), X).misses
+    assert "is computed by `flip`, through which K cannot be followed" in miss.reason
+    assert miss.nbytes == 4 * H * H
+
+
+class ScaledWeight(Attention):
+    def project(self, y):
+        return F.linear(y, self.out.weight * 0.5)
+
+
+def test_takes_a_weight_that_is_scaled_in_the_graph(search):
+    (site,) = search(ScaledWeight(), X).sites
+    assert (site.scheme, site.weight_path) == ("dense", "out.weight")
 
 
 class Unknown(Attention):
