@@ -15,7 +15,7 @@ from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError, OProjError, SiteMismatchError
 from oproj_pass.explanation.capture import capture_graphs, copy_on_meta
 from oproj_pass.explanation.projections import ProjectionSearch
-from oproj_pass.groups import require_fitting_size, shard_group
+from oproj_pass.groups import require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Projection
 from oproj_pass.passes.shard_oproj import require_divisible
 from oproj_pass.policy import listed, shard_size
@@ -30,7 +30,7 @@ def find_layouts(
     ``args`` and ``kwargs``: one call of the model. Raises ``ConfigError`` for a group that does not fit the
     world or a K that it cannot split, ``SiteMismatchError`` if there is nothing to shard.
     """
-    if config.oproj_tensor_parallel_size in (0, 1):
+    if config.oproj_tensor_parallel_size in (0, 1) or _is_alone(config):
         return {}
     search = _search(model, config, args, kwargs)
     if not search.projections and config.oproj_tensor_parallel_size != "auto":
@@ -43,6 +43,11 @@ def find_layouts(
     for found in search.projections:
         graphs[found.graph].append(found.site)
     return {name: layout for sites in graphs.values() for name, layout in _layouts(sites, config).items()}
+
+
+def _is_alone(config: OProjConfig) -> bool:
+    """Whether there is nobody to share with, and none asked for; then nothing has to be captured."""
+    return config.oproj_tensor_parallel_size == "auto" and world_size(config.group) == 1
 
 
 def _layouts(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Layout]:

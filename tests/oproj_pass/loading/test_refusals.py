@@ -9,6 +9,7 @@ from torch import nn
 
 import oproj_pass
 from tests.support.fake import fake_world
+from tests.support.formats import AWQ
 from tests.support.models import decoder
 
 STEP = (torch.zeros(1, 32),)
@@ -102,6 +103,20 @@ def test_refuses_a_size_that_does_not_divide_k(folder, empty):
     with pytest.raises(oproj_pass.ConfigError, match=r"layers\.0\.attn\.o_proj: K = 32 .* 3 ranks"):
         load(empty, folder, size=3)
     assert is_untouched(empty)
+
+
+def test_refuses_a_cut_through_a_group_of_a_quantised_weight(tmp_path):
+    def build():
+        model = decoder(heads=8, layers=1)
+        model.layers[0].attn.o_proj = AWQ(model.layers[0].attn.o_proj.weight)
+        return model
+
+    save_file(build().state_dict(), tmp_path / FILE)
+    with torch.device("meta"):
+        model = build()
+    with pytest.raises(oproj_pass.ConfigError, match=r"K = 64 .* 8 ranks: 16 consecutive features .* 2, 4\."):
+        load(model, tmp_path, size=8)
+    assert is_untouched(model)
 
 
 def test_refuses_a_model_with_nothing_to_shard(tmp_path):
