@@ -16,7 +16,7 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -38,8 +38,8 @@ VOLATILE = (
 )  # fmt: skip
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": "ascend", "CANN_STUB_SOC": "Ascend910B3",
-    "CANN_STUB_VERSION": "9.1.0", "CANN_STUB_DEVICES": "1",
+    "VLLM_NO_USAGE_STATS": "1", "CANN_STUB_SOC": "Ascend910B3", "CANN_STUB_VERSION": "9.1.0",
+    "CANN_STUB_DEVICES": "1",
 }  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def _flat(vllm_config: Any) -> Row:
 
 def _start() -> None:
     """Import once what every replay needs, in the process that they are forked from."""
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(ENVIRONMENT, VLLM_PLUGINS=",".join(_plugins()))
     for name in ("mooncake", "mooncake.engine"):  # a transfer library of which only the name is imported
         sys.modules[name] = types.ModuleType(name)
     sys.modules["mooncake.engine"].TransferEngine = type("TransferEngine", (), {})  # type: ignore[attr-defined]
@@ -127,6 +127,12 @@ def _start() -> None:
     from vllm.platforms import current_platform  # noqa: PLC0415
 
     assert current_platform.device_type == "npu", "vllm-ascend is not the platform here"
+
+
+def _plugins() -> set[str]:
+    """vLLM's plugins here, this project's left out: its rules are not vllm-ascend's."""
+    groups = ("vllm.platform_plugins", "vllm.general_plugins")
+    return {plugin.name for group in groups for plugin in entry_points(group=group)} - {"oproj_pass"}
 
 
 def _warm_up(models: Path) -> None:
