@@ -3,19 +3,22 @@
 VENV ?= .venv
 VENV_ASCEND ?= .venv-ascend
 VENV_VLLM ?= .venv-vllm
+VENV_RULES ?= .venv-vllm-ascend
 PYTHON ?= python3
 WORKERS ?= 2
 BIN := $(VENV)/bin
 BIN_ASCEND := $(VENV_ASCEND)/bin
 BIN_VLLM := $(VENV_VLLM)/bin
+BIN_RULES := $(VENV_RULES)/bin
 STAMP := $(VENV)/.installed
 STAMP_ASCEND := $(VENV_ASCEND)/.installed
 STAMP_VLLM := $(VENV_VLLM)/.installed
+STAMP_RULES := $(VENV_RULES)/.installed
 # A file's tests stay in one process, which keeps its pools of ranks; each process has one core to itself.
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-plain test-ascend test-vllm lint docs clean
+.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
@@ -32,6 +35,11 @@ test-ascend: $(STAMP_ASCEND)
 test-vllm: $(STAMP_VLLM)
 	$(BIN_VLLM)/python -m pytest tests/vllm
 	$(BIN_VLLM)/python -m scripts.vllm_capture_table --compare tests/capture/data/vllm_capture_sizes.json
+
+# Not part of any test: what a vllm-ascend decides otherwise than the recorded one.
+vllm-ascend-rules: $(STAMP_RULES)
+	LD_LIBRARY_PATH=$$($(BIN_RULES)/python -m tests.ascend.cann.build) \
+	$(BIN_RULES)/python -m scripts.vllm_ascend_rules tests/oproj_pass/deployment/data/vllm_ascend_rules.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -70,5 +78,17 @@ $(STAMP_VLLM): pyproject.toml requirements/torch.txt requirements/vllm.txt
 	$(BIN_VLLM)/pip install --quiet --editable '.[vllm,test]'
 	touch $(STAMP_VLLM)
 
+# vllm-ascend pins a torch that has no CPU build; its configuration layer runs on this one, over the CANN stub.
+$(STAMP_RULES): requirements/torch.txt requirements/vllm.txt requirements/vllm-ascend.txt
+	$(PYTHON) -m venv $(VENV_RULES)
+	$(BIN_RULES)/pip install --quiet --upgrade pip
+	$(BIN_RULES)/pip install --quiet -r requirements/torch.txt
+	$(BIN_RULES)/pip install --quiet -r requirements/vllm.txt wheel setuptools_scm 'setuptools<81'
+	$(BIN_RULES)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	$(BIN_RULES)/pip install --quiet --no-deps -r requirements/vllm-ascend.txt
+	COMPILE_CUSTOM_KERNELS=0 SOC_VERSION=ascend910b1 TORCH_DEVICE_BACKEND_AUTOLOAD=0 \
+	$(BIN_RULES)/pip install --quiet --no-deps --no-build-isolation vllm-ascend==0.23.0.post1
+	touch $(STAMP_RULES)
+
 clean:
-	rm -rf $(VENV) $(VENV_ASCEND) $(VENV_VLLM) build tests/ascend/cann/build dist site *.egg-info
+	rm -rf $(VENV) $(VENV_ASCEND) $(VENV_VLLM) $(VENV_RULES) build tests/ascend/cann/build dist site *.egg-info
