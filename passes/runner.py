@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did: what it matched (each with a ``path``), nearly matched, the nodes it made, its time."""
+    """What one pass did: its matches (each with a ``path``), near misses, the nodes it made and its time."""
 
     name: str
     matches: tuple[Any, ...] = ()

@@ -92,5 +92,5 @@ def test_refuses_options_that_are_no_mapping():
 
 @pytest.mark.parametrize("value", ["mc3", True, ""])
 def test_refuses_an_unknown_way_to_fuse(value):
-    with pytest.raises(ConfigError, match="fuse.*'mc2'"):
+    with pytest.raises(ConfigError, match=r"fuse.*'mc2'"):
         OProjConfig(fuse=value)
