@@ -1,4 +1,4 @@
-"""``oproj_pass::pad_rows``: rows filled up to a fixed capacity, for engines that do not pad their steps.
+"""``oproj_pass::pad_rows`` and ``trim_rows``: a fixed capacity, for engines that do not pad their steps.
 
 Ranks of such an engine bring different row counts to one exchange, which no collective survives. At a fixed
 capacity every exchange has one shape, whatever each rank brings.
@@ -27,3 +27,15 @@ def pad_rows(x: Tensor, capacity: int, path: str) -> Tensor:
 @pad_rows.register_fake
 def _(x: Tensor, capacity: int, path: str) -> Tensor:
     return x.new_empty(capacity, x.shape[-1])
+
+
+@torch.library.custom_op("oproj_pass::trim_rows", mutates_args=())
+def trim_rows(y: Tensor, x: Tensor) -> Tensor:
+    """The rows of ``y`` [capacity, H] that stand for those of ``x`` [.., K]: [.., H]."""
+    rows = x.numel() // x.shape[-1]
+    return y[:rows].reshape(*x.shape[:-1], y.shape[-1]).clone()
+
+
+@trim_rows.register_fake
+def _(y: Tensor, x: Tensor) -> Tensor:
+    return y.new_empty(*x.shape[:-1], y.shape[-1])

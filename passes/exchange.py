@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes import capacity, uniform  # noqa: F401  (register oproj_pass::pad_rows, check_rows)
+from oproj_pass.passes import capacity, uniform  # noqa: F401  (they register operators)
 from oproj_pass.passes.gemm import Gemm
 from oproj_pass.passes.provenance import value_of
 
@@ -76,11 +76,11 @@ def emit_reduce(graph: Graph, partial: Node, gemm: Gemm, exchange: Exchange) -> 
     )
     y = graph.call_function(functional.wait_tensor.default, (y,))
     if exchange.capacity is not None:
-        y = graph.call_function(aten.slice.Tensor, (y, 0, 0, _rows(graph, gemm.input)))
+        y = graph.call_function(torch.ops.oproj_pass.trim_rows.default, (y, gemm.input))
     y = gemm.add_bias(graph, y)
     if wide is not None:
         y = graph.call_function(aten.to.dtype, (y, product.dtype))
-    if x.dim() == 2:
+    if x.dim() == 2 or exchange.capacity is not None:
         return y
     leading = [_size(graph, gemm.input, dim) for dim in range(x.dim() - 1)]
     return graph.call_function(aten.reshape.default, (y, [*leading, product.shape[-1]]))
@@ -101,13 +101,6 @@ def _elements_per_rank(graph: Graph, x: Node, flat: Node, exchange: Exchange) ->
         return elements // exchange.size
     count = graph.call_function(aten.sym_numel.default, (flat,))
     return graph.call_function(operator.floordiv, (count, exchange.size))
-
-
-def _rows(graph: Graph, x: Node) -> Node | int:
-    if value_of(x).dim() == 2:
-        return _size(graph, x, 0)
-    count = graph.call_function(aten.sym_numel.default, (x,))
-    return graph.call_function(operator.floordiv, (count, value_of(x).shape[-1]))
 
 
 def _size(graph: Graph, x: Node, dim: int) -> Node | int:

@@ -4,7 +4,10 @@ import json
 import pytest
 from rich.console import Console
 
+from oproj_pass.deployment import Deployment, check_deployment
 from oproj_pass.errors import ConfigError
+
+SHARDED = {"additional_config": {"finegrained_tp_config": {"oproj_tensor_parallel_size": 2}}}
 
 
 @pytest.fixture
@@ -20,6 +23,14 @@ def test_raises_one_error_that_lists_them_all(refused):
     assert "rule 2: tensor_parallel_size is 2" in text
     assert "rule 12: pipeline_parallel_size is 2" in text
     assert "rule 13" not in text
+
+
+def test_leaves_moot_rules_out():
+    deployment = Deployment(tensor_parallel_size=2, pipeline_parallel_size=2, **SHARDED)
+    found = {finding.rule for finding in check_deployment(deployment).findings}
+    kept = {finding.rule for finding in check_deployment(deployment, moot=(2, 4)).findings}
+    assert {2, 4} <= found
+    assert kept == found - {2, 4}
 
 
 def test_does_not_raise_for_warnings(check):
