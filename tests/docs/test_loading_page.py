@@ -24,7 +24,8 @@ def test_the_example_prints_what_the_page_shows(tmp_path):
     launch = ["-m", "torch.distributed.run", *address, "--nproc-per-node", "2"]
     run(tmp_path, "save_tiny.py")
     printed = run(tmp_path, *launch, "load_tiny.py")
-    assert printed.splitlines() == OUTPUT.search(PAGE)[1].splitlines()
+    # torchrun runs Python unbuffered: one rank's line may end after the other's begins
+    assert printed.replace("\n", "") == OUTPUT.search(PAGE)[1].replace("\n", "")
 
 
 def run(folder, *arguments):

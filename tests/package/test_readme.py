@@ -24,7 +24,8 @@ def test_the_ten_lines_print_what_the_readme_shows(tmp_path):
         [*launch, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
     )
     assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines() == expected.splitlines()
+    # torchrun runs Python unbuffered: one rank's line may end after the other's begins
+    assert result.stdout.replace("\n", "") == expected.replace("\n", "")
 
 
 def test_the_two_commands_are_make_targets():

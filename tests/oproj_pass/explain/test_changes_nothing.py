@@ -89,13 +89,18 @@ def test_keeps_what_dynamo_counts_and_remembers(graph_breaks):
     assert facts() != before
 
 
+def live_decoders():
+    return {id(thing) for thing in gc.get_objects() if type(thing) is Decoder}
+
+
 @pytest.mark.parametrize("graph_breaks", [False, True])
 def test_leaves_no_compiled_code_and_no_copy_behind(graph_breaks):
     model = decoder(layers=2, graph_breaks=graph_breaks)
+    before = live_decoders()
     explain(model, torch.randn(5, 32))
     gc.collect()
     assert compiled_entries() == {}
-    assert [thing for thing in gc.get_objects() if type(thing) is Decoder] == [model]
+    assert live_decoders() <= before
 
 
 @pytest.mark.parametrize("graph_breaks", [False, True])
