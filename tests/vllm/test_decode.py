@@ -80,9 +80,11 @@ def test_sharded_latent_attention_has_the_eager_tokens_on_both_ranks(latent, sit
     assert answers(sharded, situation) == answers(eager, situation)
 
 
-def test_the_compiled_model_has_the_eager_tokens_with_the_knob_off(dense, checkpoints):
-    compiled = run_ranks(decode, checkpoints["qwen3_moe"], {"compilation": COMPILED}, ["equal"])
-    assert answers(compiled, "equal") == answers(dense[0], "equal")
+@pytest.mark.parametrize(("kind", "model"), [("dense", "qwen3_moe"), ("latent", "deepseek_v3")])
+def test_the_compiled_model_has_the_eager_tokens_with_the_knob_off(kind, model, checkpoints, request):
+    eager, _ = request.getfixturevalue(kind)
+    compiled = run_ranks(decode, checkpoints[model], {"compilation": COMPILED}, ["equal"])
+    assert answers(compiled, "equal") == answers(eager, "equal")
     for found in compiled:
         assert {kind for kind, *_ in found["projections"].values()} == {"ModelWeightParameter"}
 
