@@ -22,8 +22,7 @@ from oproj_pass.graph_agreement import agree_on_graph, report_failure
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.inner import Compiled, Compiler, inner_backend
 from oproj_pass.npu import run_npu_passes
-from oproj_pass.passes import PassRecord, ShardOProj, fingerprint, run_passes
-from oproj_pass.passes.ops import registered
+from oproj_pass.passes import PassRecord, fingerprint, run_passes
 from oproj_pass.passes.provenance import placeholders
 from oproj_pass.passes.stored import is_stored
 from oproj_pass.policy import GraphPolicy
@@ -61,7 +60,7 @@ def oproj_npu(
 def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiler) -> Compiled:
     policy = GraphPolicy(gm, inputs, config, _STORE)
     try:
-        (record,) = run_passes(gm, list(inputs.values()), [_sharding_pass(policy, config)])
+        (record,) = run_passes(gm, list(inputs.values()), [policy.sharding_pass()])
         _require_unreleased(inputs, record if policy.group else None)
         if policy.group is not None:
             run_npu_passes(gm, list(inputs.values()), config)
@@ -74,15 +73,6 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inne
         return inner(gm, list(inputs.values()))
     agree_on_graph(policy.group, fingerprint(gm))
     return _bind(gm, inputs, record, policy.group, config, inner)
-
-
-def _sharding_pass(policy: GraphPolicy, config: OProjConfig) -> ShardOProj:
-    return ShardOProj(
-        policy,
-        include=config.include,
-        exclude=config.exclude,
-        attention_ops=registered(*config.attention_ops),
-    )
 
 
 def _bind(

@@ -16,7 +16,8 @@ from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
 from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
 from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
-from oproj_pass.passes import Exchange, NearMiss, Projection, ShardPlan
+from oproj_pass.passes import Exchange, NearMiss, Projection, ShardOProj, ShardPlan
+from oproj_pass.passes.ops import registered
 from oproj_pass.passes.shard_oproj import require_divisible
 from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
@@ -51,6 +52,15 @@ class GraphPolicy:
                 _require_ready(site, self.inputs[cut.node])
         self.group = shard_group(size, self.config.group, self.config.timeout)
         return ShardPlan(sites, near_misses, self._exchange(self.group))
+
+    def sharding_pass(self) -> ShardOProj:
+        """The pass that searches as the options say and asks this policy."""
+        return ShardOProj(
+            self,
+            include=self.config.include,
+            exclude=self.config.exclude,
+            attention_ops=registered(*self.config.attention_ops),
+        )
 
     def _exchange(self, group: ShardGroup) -> Exchange:
         return Exchange(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from oproj_pass.eager import eager_cause
 from oproj_pass.errors import ConfigError, EagerStepError, WeightReleasedError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.passes.slices import part_of
 
 _REMEDY = (
     "Use oproj_pass.full_state_dict(model) on every rank to gather full weights back, or compile with "
@@ -32,8 +33,7 @@ class Layout:
 
     def slice_of(self, full: Tensor) -> Tensor:
         """This rank's slice of a full weight, as a view."""
-        part = full.shape[self.dim] // self.group.size
-        return full.detach().narrow(self.dim, self.group.rank * part, part)
+        return part_of(full, self.dim, self.group.rank, self.group.size)
 
 
 @dataclass(eq=False)

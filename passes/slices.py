@@ -32,8 +32,13 @@ class WeightSlice:
 
 def shard_of(weight_slice: WeightSlice, full: Tensor, rank: int, size: int) -> Tensor:
     """Rank ``rank``'s part, of ``size``, of a full stored tensor: a dense copy, in its order of memory."""
-    part = full.shape[weight_slice.dim] // size
-    return full.detach().narrow(weight_slice.dim, rank * part, part).clone()
+    return part_of(full, weight_slice.dim, rank, size).clone()
+
+
+def part_of(full: Tensor, dim: int, rank: int, size: int) -> Tensor:
+    """Rank ``rank``'s part, of ``size`` equal ones, of a tensor along ``dim``: a view."""
+    part = full.shape[dim] // size
+    return full.detach().narrow(dim, rank * part, part)
 
 
 def split_unit(slices: Iterable[WeightSlice]) -> int:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.passes import NearMiss, Projection, ShardOProj, run_passes
-from oproj_pass.passes.ops import registered
+from oproj_pass.passes import NearMiss, Projection, run_passes
 from oproj_pass.passes.provenance import placeholders, storage_of
 from oproj_pass.passes.stored import is_stored, parameter_paths
 from oproj_pass.policy import GraphPolicy
@@ -80,13 +79,7 @@ class ProjectionSearch:
         policy = GraphPolicy(
             gm, dict(zip(placeholders(gm), example_inputs, strict=True)), config, ShardStore()
         )
-        search = ShardOProj(
-            policy,
-            include=config.include,
-            exclude=config.exclude,
-            attention_ops=registered(*config.attention_ops),
-        )
-        (record,) = run_passes(gm, example_inputs, [search])
+        (record,) = run_passes(gm, example_inputs, [policy.sharding_pass()])
         return record.matches, record.near_misses
 
     def _in_the_model(self, site: Projection, values: dict[Any, Any], path: str) -> Projection:

@@ -15,6 +15,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.process_groups import process_group
 from oproj_pass.passes.provenance import module_path, value_of
+from oproj_pass.passes.slices import part_of
 
 
 @torch.library.custom_op("oproj_pass::full_weight", mutates_args=())
@@ -56,8 +57,7 @@ class WeightShard(nn.Module):
                 f"a weight of {features} input features cannot be split over {self.size} ranks: use a group "
                 "whose size divides them."
             )
-        part = features // self.size
-        return weight.detach().narrow(self.dim, self.rank * part, part).clone()
+        return part_of(weight, self.dim, self.rank, self.size).clone()
 
 
 def stand_in_for_full_weights(gm: GraphModule, exchange: Exchange) -> dict[Node, str]:
