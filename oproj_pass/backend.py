@@ -21,8 +21,8 @@ from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedErro
 from oproj_pass.graph_agreement import agree_on_graph, report_failure
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.inner import Compiled, Compiler, inner_backend
-from oproj_pass.npu import run_npu_passes
-from oproj_pass.passes import PassRecord, fingerprint, run_passes
+from oproj_pass.npu import log_untaken, npu_passes
+from oproj_pass.passes import PassRecord, ShardedRegion, ShardRecord, fingerprint, run_passes
 from oproj_pass.passes.provenance import placeholders
 from oproj_pass.passes.stored import is_stored
 from oproj_pass.policy import GraphPolicy
@@ -60,14 +60,17 @@ def oproj_npu(
 def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiler) -> Compiled:
     policy = GraphPolicy(gm, inputs, config, _STORE)
     try:
-        (record,) = run_passes(gm, list(inputs.values()), [policy.sharding_pass()])
-        _require_unreleased(inputs, record if policy.group else None)
-        if policy.group is not None:
-            run_npu_passes(gm, list(inputs.values()), config)
+        regions: list[ShardedRegion] = []
+        passes = [policy.sharding_pass(regions), *npu_passes(regions, list(inputs.values()), config)]
+        record, *others = run_passes(gm, list(inputs.values()), passes)
+        assert isinstance(record, ShardRecord)
+        _require_unreleased(inputs, record)
     except Exception as error:
         _tell_peers(error, policy.group, config)
         raise
     _log(record, policy.group)
+    for other in others:
+        log_untaken(other)
     if policy.group is None:
         _record_readers(inputs, ())
         return inner(gm, list(inputs.values()))
@@ -78,13 +81,13 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inne
 def _bind(
     gm: GraphModule,
     inputs: dict[Node, Any],
-    record: PassRecord,
+    record: ShardRecord,
     group: ShardGroup,
     config: OProjConfig,
     inner: Compiler,
 ) -> Compiled:
     """Put each weight's slice in its place, now and at every call of the compiled graph."""
-    cuts = {cut.node: (cut.dim, site.path) for site in record.matches for cut in site.slices}
+    cuts = {node: (tensor.dim, region.path) for node, (tensor, region) in record.tensors.items()}
     _record_readers(inputs, cuts)
     positions = {node: position for position, node in enumerate(inputs)}
     bindings = []
@@ -130,9 +133,9 @@ class ShardedGraph:
         return self.inner(*inputs)
 
 
-def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
+def _require_unreleased(inputs: Mapping[Node, Any], record: ShardRecord | None) -> None:
     """A weight that another graph released must not be read in full by this one."""
-    cuts = {cut.node for site in record.matches for cut in site.slices} if record else set()
+    cuts = record.tensors if record else {}
     for node, value in inputs.items():
         if isinstance(value, Released) and node not in cuts:
             raise WeightReleasedError(
@@ -170,9 +173,7 @@ def _group_of_peers(config: OProjConfig) -> ShardGroup | None:
 
 def _log(record: PassRecord, group: ShardGroup | None) -> None:
     what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
-    total = sum(
-        cut.nbytes for cut in {cut.node: cut for site in record.matches for cut in site.slices}.values()
-    )
+    total = sum({on.node: on.nbytes for site in record.matches for on in site.gemm.k.tensors}.values())
     logger.info("%d output projections %s, %.1f MB of full weights", len(record.matches), what, total / 1e6)
     for miss in record.near_misses:
         logger.info("%s is left alone: %s", miss.path, miss.reason)

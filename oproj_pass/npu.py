@@ -1,4 +1,4 @@
-"""Runs the passes that only Ascend chips have a use for, with what torch_npu says of the chip.
+"""Builds the passes that only Ascend chips have a use for, with what torch_npu says of the chip.
 
 Works without torch_npu too: then nothing is known of a chip, and each pass says why it leaves a site alone.
 """
@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.passes import GraphPass, PassRecord, run_passes
+from oproj_pass.passes import GraphPass, PassRecord, ShardedRegion
 from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.mc2_limits import Device
 from oproj_pass.passes.overlap import OverlapExchange
@@ -29,15 +28,16 @@ _STREAMS: dict[str, Callable[[], Streams]] = {
 }
 
 
-def run_npu_passes(gm: GraphModule, example_inputs: Sequence[Any], config: OProjConfig) -> None:
-    """Apply to a sharded graph what the options ask for; a site that a pass cannot take is logged."""
+def npu_passes(
+    regions: list[ShardedRegion], example_inputs: Sequence[Any], config: OProjConfig
+) -> list[GraphPass]:
+    """The passes over sharded ``regions`` that the options ask for, in order."""
     passes: list[GraphPass] = []
     if config.fuse == "mc2":
-        passes.append(FuseMatmulReduceScatter(current_device(), hccl_comm_name))
+        passes.append(FuseMatmulReduceScatter(regions, current_device(), hccl_comm_name))
     if config.overlap and (streams := _streams(config.inner_backend, example_inputs)) is not None:
-        passes.append(OverlapExchange(streams))
-    for record in run_passes(gm, example_inputs, passes):
-        _log(record)
+        passes.append(OverlapExchange(regions, streams))
+    return passes
 
 
 def current_device() -> Device:
@@ -75,7 +75,8 @@ def _streams(inner_backend: Any, example_inputs: Sequence[Any]) -> Streams | Non
     return None
 
 
-def _log(record: PassRecord) -> None:
+def log_untaken(record: PassRecord) -> None:
+    """Say which regions a pass left as they were, and why."""
     logger.info("%s: %d projections", record.name, len(record.matches))
     for miss in record.near_misses:
         logger.info("%s %s", miss.path, miss.reason)

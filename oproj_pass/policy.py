@@ -16,9 +16,8 @@ from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
 from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
 from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
-from oproj_pass.passes import Exchange, NearMiss, Projection, ShardOProj, ShardPlan
+from oproj_pass.passes import Exchange, NearMiss, Projection, ShardedRegion, ShardOProj, ShardPlan
 from oproj_pass.passes.ops import registered
-from oproj_pass.passes.shard_oproj import require_divisible
 from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
 
@@ -43,23 +42,23 @@ class GraphPolicy:
             sites, near_misses = self._without_shared_storage(sites, near_misses)
         _require_expected(sites, near_misses, self.config.expected_sites)
         if size <= 1:
-            return ShardPlan(sites, near_misses, None)
+            return ShardPlan(sites, near_misses)
         require_fitting_size(size, self.config.group)
-        require_divisible(sites, size)
         self._require_sites(sites, near_misses)
         for site in sites:
-            for cut in site.slices:
-                _require_ready(site, self.inputs[cut.node])
+            for tensor in site.gemm.k.tensors:
+                _require_ready(site, self.inputs[tensor.node])
         self.group = shard_group(size, self.config.group, self.config.timeout)
-        return ShardPlan(sites, near_misses, self._exchange(self.group))
+        return ShardPlan.for_all(sites, near_misses, self._exchange(self.group))
 
-    def sharding_pass(self) -> ShardOProj:
-        """The pass that searches as the options say and asks this policy."""
+    def sharding_pass(self, regions: list[ShardedRegion] | None = None) -> ShardOProj:
+        """The pass that searches as the options say, asks this policy and adds to ``regions``."""
         return ShardOProj(
             self,
             include=self.config.include,
             exclude=self.config.exclude,
             attention_ops=registered(*self.config.attention_ops),
+            regions=regions,
         )
 
     def _exchange(self, group: ShardGroup) -> Exchange:
@@ -74,13 +73,13 @@ class GraphPolicy:
     def _without_shared_storage(
         self, sites: list[Projection], near_misses: list[NearMiss]
     ) -> tuple[list[Projection], list[NearMiss]]:
-        others = _storages({cut.node for site in sites for cut in site.slices}, self.inputs)
+        others = _storages({on.node for site in sites for on in site.gemm.k.tensors}, self.inputs)
         judged = [(site, self._storage_refusal(site, others)) for site in sites]
         refused = [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
         return [site for site, reason in judged if not reason], [*near_misses, *refused]
 
     def _storage_refusal(self, site: Projection, others: Mapping[int, Node]) -> str | None:
-        weights = [self.inputs[cut.node] for cut in site.slices]
+        weights = [self.inputs[on.node] for on in site.gemm.k.tensors]
         refusals = (self._weight_refusal(weight, others) for weight in weights)
         return next((refusal for refusal in refusals if refusal), None)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from oproj_pass.eager import eager_cause
 from oproj_pass.errors import ConfigError, EagerStepError, WeightReleasedError
 from oproj_pass.groups import ShardGroup
-from oproj_pass.passes.slices import part_of
+from oproj_pass.passes.axes import part_of
 
 _REMEDY = (
     "Use oproj_pass.full_state_dict(model) on every rank to gather full weights back, or compile with "

@@ -1,18 +1,24 @@
 """Everything that reads or rewrites an FX graph."""
 
+from oproj_pass.passes.axes import Axis, StoredAxis, TensorAxis, shard_of
+from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
 from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
-from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.history import HistoryStep, PassHistory
 from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.npu import WeightShard, npu_pass
 from oproj_pass.passes.overlap import OverlapExchange
-from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
-from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan
-from oproj_pass.passes.sites import NearMiss, Projection, find_projections
-from oproj_pass.passes.slices import WeightSlice, shard_of
+from oproj_pass.passes.runner import run_passes
+from oproj_pass.passes.shard import Assignment, ShardOProj, ShardPlan, ShardRecord
+from oproj_pass.passes.sites import Projection, find_projections
+from oproj_pass.passes.strategies import STRATEGIES, Strategy
+from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.region import ShardedRegion
 
 __all__ = [
+    "STRATEGIES",
+    "Assignment",
+    "Axis",
     "Exchange",
     "Fingerprint",
     "FuseMatmulReduceScatter",
@@ -27,8 +33,12 @@ __all__ = [
     "Projection",
     "ShardOProj",
     "ShardPlan",
+    "ShardRecord",
+    "ShardedRegion",
+    "StoredAxis",
+    "Strategy",
+    "TensorAxis",
     "WeightShard",
-    "WeightSlice",
     "diff_graphs",
     "find_projections",
     "fingerprint",

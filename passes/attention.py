@@ -146,7 +146,7 @@ class _Trace:
     def _is_weight(self, gemm: Gemm) -> bool:
         if self.parameters is None or gemm.refusal is not None:
             return True
-        return self.parameters.issuperset(cut.node for cut in gemm.slices)
+        return self.parameters.issuperset(tensor.node for tensor in gemm.k.tensors)
 
     def _activations(self, node: Node) -> list[Node]:
         return self.dependence.activations(node)

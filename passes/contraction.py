@@ -1,39 +1,29 @@
-"""Follows a GEMM's summed dimension from its operand back to the stored tensors that the operand is made of.
+"""Follows an axis of a GEMM from its operand back to the stored tensors that the operand is made of.
 
 A weight that is dequantised in the graph is a function of constants: values, scales, zero points, indices.
 One walk, from the operand down:
 
-1. At each node, know on which dimension K lies, and how many features one index there stands for (its unit).
+1. At each node, know on which dimension the axis lies, and how many features one index there stands for.
 2. Step to its inputs by the operation's rule (``contraction_rules``).
-3. At a placeholder, note the cut. An input on which K does not lie is the same on every rank.
+3. At a placeholder, note both. An input on which the axis does not lie is the same on every rank.
 
-Literal sizes on the way (``view``, ``expand``) are noted too, since they shrink with K. An
+Literal sizes on the way (``view``, ``expand``) are noted too, since they shrink with the axis. An
 operation without a rule, or one that scatters a rank's features over the whole tensor, is a refusal.
 """
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 
 from torch.fx import Node
 
+from oproj_pass.passes.axes import Axis, StoredAxis, TensorAxis
 from oproj_pass.passes.contraction_rules import CannotFollow, Step, inputs_of
 from oproj_pass.passes.literals import Literal
 from oproj_pass.passes.provenance import stored_inputs, value_of
-from oproj_pass.passes.slices import WeightSlice
 
 
-@dataclass(frozen=True)
-class Contraction:
-    """What an operand is made of: cut tensors (the largest first), nodes in between, sizes that shrink."""
-
-    slices: tuple[WeightSlice, ...]
-    constants: tuple[Node, ...]
-    literals: tuple[Literal, ...]
-
-
-def follow(operand: Node, dim: int) -> Contraction:
-    """Everything that is cut along dimension ``dim`` of ``operand``; raises ``CannotFollow``."""
+def follow(operand: Node, dim: int, axis: Axis) -> StoredAxis:
+    """What ``axis``, on dimension ``dim`` of ``operand``, lies on, largest first; raises ``CannotFollow``."""
     steps: dict[Node, Step] = {}
     literals: dict[Literal, None] = {}
     pending = [Step(operand, dim, Fraction(1))]
@@ -47,25 +37,26 @@ def follow(operand: Node, dim: int) -> Contraction:
             pending += found.steps
             literals.update(dict.fromkeys(found.literals))
     nodes = [node for node in operand.graph.nodes if node in steps]
-    slices = [_cut(steps[node], value_of(operand).shape[dim]) for node in nodes if node.op == "placeholder"]
+    extent = value_of(operand).shape[dim]
+    tensors = [_on_stored(steps[node], extent) for node in nodes if node.op == "placeholder"]
     constants = tuple(node for node in nodes if node.op != "placeholder")
-    _require_the_largest(slices, operand)
-    slices.sort(key=lambda cut: cut.nbytes, reverse=True)
-    return Contraction(tuple(slices), constants, tuple(literals))
+    _require_the_largest(tensors, operand)
+    tensors.sort(key=lambda tensor: tensor.nbytes, reverse=True)
+    return StoredAxis(axis, extent, tuple(tensors), constants, tuple(literals))
 
 
-def _cut(step: Step, features: int) -> WeightSlice:
-    """The cut of a stored tensor that holds K and no padding; its last block may be shorter."""
+def _on_stored(step: Step, features: int) -> TensorAxis:
+    """The axis on a stored tensor that holds all of it and no padding; its last block may be shorter."""
     found, required = step.shape[step.dim], math.ceil(features / step.unit)
     if found != required:
         raise CannotFollow(
             f"has {found} parts along K in `{step.node.name}`, where {required} hold all of it"
         )
-    return WeightSlice(step.node, step.dim, max(1, int(step.unit)))
+    return TensorAxis(step.node, step.dim, max(1, int(step.unit)))
 
 
-def _require_the_largest(slices: list[WeightSlice], operand: Node) -> None:
+def _require_the_largest(tensors: list[TensorAxis], operand: Node) -> None:
     """An index may pick a row of scales for each feature, but the weight itself must be cut."""
     largest = stored_inputs(operand)[:1]
-    if [cut.node for cut in slices if cut.node in largest] != largest:
+    if [tensor.node for tensor in tensors if tensor.node in largest] != largest:
         raise CannotFollow("picks its input features by an index, so that every rank needs all of it")

@@ -7,15 +7,19 @@ that into an error that names the first difference. The comparison's own communi
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes.process_groups import communicator, communicator_size, listed_ranks, process_group
+from oproj_pass.passes.collectives import (
+    collective_of,
+    communicator,
+    communicator_size,
+    is_collective,
+    listed_ranks,
+)
+from oproj_pass.passes.process_groups import process_group
 from oproj_pass.passes.provenance import module_path, value_of
-
-_COLLECTIVES = ("_c10d_functional", "npu_define")  # torch's, and what Ascend's compilers make of them
 
 
 @dataclass(frozen=True)
@@ -28,16 +32,6 @@ class Fingerprint:
 def fingerprint(gm: GraphModule) -> Fingerprint:
     """The functional collectives of ``gm`` in the order in which they run; symbolic sizes become ``?``."""
     return Fingerprint(tuple(_describe(node) for node in gm.graph.nodes if is_collective(node)))
-
-
-def is_collective(node: Node) -> bool:
-    """Whether the node starts a collective, functional (``wait_tensor`` only ends one) or fused."""
-    target = node.target
-    return communicator(node) is not None or (
-        isinstance(target, torch._ops.OpOverload)
-        and target.namespace in _COLLECTIVES
-        and target is not torch.ops._c10d_functional.wait_tensor.default
-    )
 
 
 def first_difference(by_rank: Mapping[int, Fingerprint]) -> str | None:
@@ -58,13 +52,11 @@ def _line(print_: Fingerprint, index: int) -> str:
 
 
 def _describe(node: Node) -> str:
-    target = node.target
-    assert isinstance(target, torch._ops.OpOverload)
+    found = collective_of(node)
+    assert found is not None
     source = node.all_input_nodes[0]
     where = module_path(node)
-    return f"{target._opname} {_shape(value_of(source))} over {_group(node)}" + (
-        f" at {where}" if where else ""
-    )
+    return f"{found.name} {_shape(value_of(source))} over {_group(node)}" + (f" at {where}" if where else "")
 
 
 def _shape(value: object) -> str:

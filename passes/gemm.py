@@ -4,6 +4,7 @@ A new form is one more entry of ``FORMS``. Forms speak of the *operand* that the
 weight behind it may be stored transposed (``Conv1D``, ``x @ w.T``), which ``resolve_weight`` follows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,9 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from oproj_pass.passes import ops
-from oproj_pass.passes.literals import Literal
+from oproj_pass.passes.axes import Axis, StoredAxis, TensorAxis
+from oproj_pass.passes.contraction import follow
 from oproj_pass.passes.provenance import rank_of, value_of
-from oproj_pass.passes.slices import WeightSlice
 
 aten = torch.ops.aten
 
@@ -76,10 +77,9 @@ class RowScale:
 class Gemm:
     """A GEMM whose weight is made of graph inputs alone.
 
-    ``operand``: the 2-D matrix it multiplies. ``slices``: the stored tensors that are cut along K, the weight
-    first. ``constants``: the nodes between them and the GEMM, in graph order. ``row_scales``: what travels
-    with the rows of ``input``. ``literals``: sizes among the constants that shrink with K. ``refusal``: why
-    it cannot be sharded, although its form is known.
+    ``operand``: the 2-D matrix it multiplies. ``k``: what its summed axis lies on (``along`` tells of the
+    other one). ``row_scales``: what travels with the rows of ``input``. ``refusal``: why it cannot be
+    sharded, although its form is known.
     """
 
     node: Node
@@ -87,20 +87,35 @@ class Gemm:
     input: Node
     operand: Node
     bias: Node | None
-    slices: tuple[WeightSlice, ...]
-    constants: tuple[Node, ...]
+    k: StoredAxis
     scheme: str = "dense"
     row_scales: tuple[RowScale, ...] = ()
-    literals: tuple[Literal, ...] = ()
     refusal: str | None = None
 
     @property
-    def weight(self) -> WeightSlice:
-        """The stored weight; any further slices are of its scales, zero points and indices."""
-        return self.slices[0]
+    def weight(self) -> TensorAxis:
+        """The stored weight, and where K lies on it."""
+        return self.k.tensors[0]
+
+    def along(self, axis: Axis) -> StoredAxis:
+        """What ``axis`` lies on, but for the bias, which is added to whole results.
+
+        Raises ``CannotFollow`` where that cannot be told.
+        """
+        if axis is Axis.K:
+            return self.k
+        found = follow(self.operand, 1 - self.form.contraction_dim, axis)
+        for node, dim in self.output_scales():
+            scale = follow(node, dim, axis)
+            found = found.with_tensors(scale.tensors, scale.constants)
+        return found
+
+    def output_scales(self) -> Sequence[tuple[Node, int]]:
+        """The operator's further arguments that H lies on, each with the dimension."""
+        return ()
 
     def emit_partial(self, graph: Graph, rows: Node, *row_scales: Node) -> Node:
-        """Insert the bias-free product of ``rows`` [R, K/N] with the operand, now a rank's slice: [R, H]."""
+        """Insert the bias-free product of ``rows`` with the operand, of which a rank may hold a part."""
         return graph.call_function(self.form.partial, (rows, self.operand))
 
     def add_bias(self, graph: Graph, y: Node) -> Node:
@@ -113,7 +128,7 @@ class Gemm:
 
     def erase(self) -> None:
         """Remove the node, which nothing may read any more, and the constants made for it alone."""
-        for node in (self.node, *reversed(self.constants)):
+        for node in (self.node, *reversed(self.k.constants)):
             if not node.users:
                 node.graph.erase_node(node)
 
@@ -121,11 +136,17 @@ class Gemm:
 def match_gemm(node: Node) -> Gemm | None:
     """The GEMM at ``node`` if it has a table entry and a 2-D graph input as its weight, else None."""
     call = gemm_call(node)
-    cut = None if call is None else cut_matrix(call.matrix, call.form.contraction_dim)
-    if call is None or cut is None:
+    found = None if call is None else on_matrix(call.matrix, call.form.contraction_dim)
+    if call is None or found is None:
         return None
-    weight, chain = cut
-    return Gemm(node, call.form, call.input, call.matrix, call.bias, (weight,), (*chain, *call.copies))
+    weight, chain = found
+    k = summed_axis(call.input, (weight,), (*chain, *call.copies))
+    return Gemm(node, call.form, call.input, call.matrix, call.bias, k)
+
+
+def summed_axis(x: Node, tensors: tuple[TensorAxis, ...], constants: tuple[Node, ...] = ()) -> StoredAxis:
+    """K of a GEMM with the input ``x`` [.., K]."""
+    return StoredAxis(Axis.K, value_of(x).shape[-1], tensors, constants)
 
 
 @dataclass(frozen=True)
@@ -158,13 +179,13 @@ def _form_of(operation: Any) -> GemmForm | None:
     return _LINEAR if form is None and operation in ops.registered(*ops.ENGINE_LINEAR) else form
 
 
-def cut_matrix(operand: Node, contraction_dim: int) -> tuple[WeightSlice, tuple[Node, ...]] | None:
-    """The cut of the stored matrix behind a GEMM's operand along its dimension, with the nodes between."""
+def on_matrix(operand: Node, operand_dim: int) -> tuple[TensorAxis, tuple[Node, ...]] | None:
+    """Where a dimension of a GEMM's operand lies on the stored matrix behind it, with the nodes between."""
     weight = resolve_weight(operand)
     if weight is None or rank_of(weight.source) not in (2, None):
         return None
-    dim = 1 - contraction_dim if weight.transposed else contraction_dim
-    return WeightSlice(weight.source, dim), weight.chain
+    dim = 1 - operand_dim if weight.transposed else operand_dim
+    return TensorAxis(weight.source, dim), weight.chain
 
 
 def _copies_of_a_matrix(operand: Node) -> tuple[Node, ...]:

@@ -5,41 +5,15 @@ Knows no pass by name. A pass is any callable ``(gm, example_inputs) -> PassReco
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
+from oproj_pass.passes.contract import GraphPass, PassRecord
 from oproj_pass.passes.metadata import propagate, value_key
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.sites import NearMiss
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PassRecord:
-    """What one pass did: its matches (each with a ``path``), near misses, the nodes it made and its time."""
-
-    name: str
-    matches: tuple[Any, ...] = ()
-    near_misses: tuple[NearMiss, ...] = ()
-    changed: tuple[Node, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def is_clean(self) -> bool:
-        """Whether the graph is as it was before."""
-        return not self.changed
-
-
-class GraphPass(Protocol):
-    """The signature every pass has."""
-
-    name: str
-
-    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> PassRecord:
-        """Rewrite ``gm`` in place and say what was done."""
 
 
 def run_passes(

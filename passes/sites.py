@@ -15,9 +15,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.attention import Attention, Reached, trace_attention
+from oproj_pass.passes.axes import Axis, StoredAxis
+from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.gemm import Gemm
 from oproj_pass.passes.provenance import nbytes, parent_path, value_of
-from oproj_pass.passes.slices import WeightSlice, split_unit
 from oproj_pass.passes.stored import parameter_paths
 from oproj_pass.passes.weights import other_reader, shared_storage, weight_refusal
 
@@ -27,17 +28,15 @@ DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", 
 
 @dataclass(frozen=True)
 class Projection:
-    """One attention output projection: ``y [.., H] = x [.., K] @ weight (+ bias)``."""
+    """One attention output projection: ``y [.., H] = x [.., K] @ weight (+ bias)``.
+
+    ``names``: the paths in the model of the stored tensors behind its placeholders.
+    """
 
     path: str
     attention: str
     gemm: Gemm
-    weight_path: str
-    scheme: str
-    in_features: int
-    out_features: int
-    dtype: torch.dtype
-    slices: tuple[WeightSlice, ...]
+    names: Mapping[Node, str]
 
     @property
     def weight(self) -> Node:
@@ -45,29 +44,43 @@ class Projection:
         return self.gemm.weight.node
 
     @property
+    def weight_path(self) -> str:
+        """The stored weight's path in the model."""
+        return self.name_of(self.weight)
+
+    @property
+    def scheme(self) -> str:
+        """How the weight is stored and multiplied."""
+        return self.gemm.scheme
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The stored weight's type."""
+        return value_of(self.weight).dtype  # type: ignore[no-any-return]
+
+    @property
+    def in_features(self) -> int:
+        """K."""
+        return self.gemm.k.extent
+
+    @property
+    def out_features(self) -> int:
+        """H."""
+        return value_of(self.gemm.node).shape[-1]  # type: ignore[no-any-return]
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of everything that is cut: the full weight, and scales that lie along K."""
-        return sum(weight_slice.nbytes for weight_slice in self.slices)
+        """Bytes of the full weight, and of scales that lie along K."""
+        return self.gemm.k.nbytes
 
-    @property
-    def unit(self) -> int:
-        """Features that may not be parted: 1, or what a group, a block or a packed word spans."""
-        return split_unit(self.slices)
+    def along(self, axis: Axis) -> StoredAxis:
+        """What an axis lies on, by the tensors' paths in the model; ``CannotFollow`` if that is not known."""
+        found = self.gemm.along(axis)
+        return replace(found, tensors=tuple(replace(t, path=self.name_of(t.node)) for t in found.tensors))
 
-    @property
-    def parts(self) -> int:
-        """The most ranks that K can be split over; every divisor of it fits too."""
-        return self.in_features // self.unit if self.in_features % self.unit == 0 else 1
-
-
-@dataclass(frozen=True)
-class NearMiss:
-    """An attention, or a projection-like GEMM, that is left alone, and why."""
-
-    path: str
-    reason: str
-    nbytes: int = 0
-    left_by_graph_break: bool = False
+    def name_of(self, tensor: Node) -> str:
+        """A stored tensor's path in the model, its placeholder's name where it has none."""
+        return self.names.get(tensor, tensor.name)
 
 
 def find_projections(
@@ -135,26 +148,14 @@ def _matches(path: str, globs: Sequence[str]) -> bool:
 
 
 def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Projection:
-    gemm = candidate.gemm
     attention = next(source for source in candidate.sources if source.softmax)
-    slices = tuple(replace(cut, path=(paths or {}).get(cut.node, cut.node.name)) for cut in gemm.slices)
-    return Projection(
-        path=candidate.path,
-        attention=attention.path,
-        gemm=gemm,
-        weight_path=slices[0].path,
-        scheme=gemm.scheme,
-        in_features=value_of(gemm.input).shape[-1],
-        out_features=value_of(gemm.node).shape[-1],
-        dtype=value_of(gemm.weight.node).dtype,
-        slices=slices,
-    )
+    return Projection(candidate.path, attention.path, candidate.gemm, paths or {})
 
 
 def _split_by_readers(
     sites: list[Projection], paths: Mapping[Node, str] | None
 ) -> tuple[list[Projection], list[NearMiss]]:
-    """Keep the sites whose slices nothing else reads, no dropped site either; a weight at several is one."""
+    """Keep the sites whose tensors nothing else reads, no dropped site either; a weight at several is one."""
     kept, misses = sites, list[NearMiss]()
     while dropped := _read_elsewhere(kept, paths):
         kept = [site for site in kept if site.gemm.node not in dropped]
@@ -167,11 +168,11 @@ def _split_by_readers(
 
 
 def _read_elsewhere(sites: Sequence[Projection], paths: Mapping[Node, str] | None) -> dict[Node, str]:
-    """Per GEMM with a slice that anything but these sites reads, that reader."""
+    """Per GEMM with a stored tensor that anything but these sites reads, that reader."""
     users: dict[Node, list[Gemm]] = defaultdict(list)
     for site in sites:
-        for cut in site.slices:
-            users[cut.node].append(site.gemm)
+        for tensor in site.gemm.k.tensors:
+            users[tensor.node].append(site.gemm)
     aliases = shared_storage(users, paths)
     strangers = {node: other_reader(node, gemms) or aliases.get(node) for node, gemms in users.items()}
     return {gemm.node: stranger for node, stranger in strangers.items() if stranger for gemm in users[node]}

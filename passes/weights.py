@@ -17,11 +17,11 @@ def weight_refusal(gemm: Gemm) -> str | None:
         return gemm.refusal
     if not is_plain(gemm):
         return "scales its product or bias (alpha or beta is not 1)"
-    refusals = (_slice_refusal(weight_slice.node) for weight_slice in gemm.slices)
+    refusals = (_tensor_refusal(tensor.node) for tensor in gemm.k.tensors)
     return next((refusal for refusal in refusals if refusal), None) or _dtype_refusal(gemm)
 
 
-def _slice_refusal(node: Node) -> str | None:
+def _tensor_refusal(node: Node) -> str | None:
     value, real = value_of(node), real_value(node)
     if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
         return "has no static weight shape in the graph's metadata"
@@ -59,9 +59,9 @@ def shared_storage(weights: Collection[Node], paths: Mapping[Node, str] | None) 
 
 def other_reader(weight: Node, gemms: Sequence[Gemm]) -> str | None:
     """What reads the stored tensor besides the given GEMMs, which all cut it; None if nothing does."""
-    if len({(cut.dim, cut.unit) for gemm in gemms for cut in gemm.slices if cut.node is weight}) > 1:
+    if len({(on.dim, on.unit) for gemm in gemms for on in gemm.k.tensors if on.node is weight}) > 1:
         return "another projection that sums over its other dimension"
-    inner = {node for gemm in gemms for node in gemm.constants}
+    inner = {node for gemm in gemms for node in gemm.k.constants}
     readers = inner | {gemm.node for gemm in gemms}
     for node in (weight, *inner):
         for user in node.users:

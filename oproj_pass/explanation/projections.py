@@ -50,7 +50,7 @@ class ProjectionSearch:
         self.num_graphs += 1
         graph, inputs = self.num_graphs, placeholders(gm)
         sites, misses = self._find(gm, example_inputs)
-        taken = {cut.node for site in sites for cut in site.slices}
+        taken = {on.node for site in sites for on in site.gemm.k.tensors}
         read = [is_stored(node) and node not in taken for node in inputs]
         paths = parameter_paths(gm) or {}
         here = [paths.get(node) for node in inputs]
@@ -84,10 +84,8 @@ class ProjectionSearch:
 
     def _in_the_model(self, site: Projection, values: dict[Any, Any], path: str) -> Projection:
         """The site as this run has it: one graph serves several layers."""
-        slices = tuple(
-            replace(cut, path=self._names.get(id(values[cut.node]), cut.path)) for cut in site.slices
-        )
-        return replace(site, path=path, weight_path=slices[0].path, slices=slices)
+        names = {node: self._names.get(id(value), site.name_of(node)) for node, value in values.items()}
+        return replace(site, path=path, names=names)
 
     def _add(self, site: Projection, graph: int, weight: Tensor) -> None:
         if (known := self._found.get(site.path)) is not None:

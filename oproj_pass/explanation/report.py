@@ -12,9 +12,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 
 from oproj_pass.explanation import render
 from oproj_pass.explanation.capture import GraphBreak
-from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes, sent_nbytes
+from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes
 from oproj_pass.groups import AUTO_SIZES
-from oproj_pass.passes import NearMiss
+from oproj_pass.passes import STRATEGIES, NearMiss
 
 __all__ = ["ExplainReport", "GraphBreak", "ProjectionRow"]
 
@@ -68,7 +68,7 @@ class ProjectionRow:
         of a quantised input travel with its features, or to all ``N-1`` other ranks if they are a row's.
         """
         scales = self.scale_nbytes * (size - 1) // size + self.row_scale_nbytes * (size - 1)
-        return self.calls * scales + self.calls * sent_nbytes(
+        return self.calls * scales + self.calls * STRATEGIES["row"].sent_nbytes(
             self.in_features,
             self.out_features,
             size,

@@ -62,7 +62,7 @@ def _row(found: FoundProjection, config: OProjConfig, owner: str | None) -> Proj
         partial_itemsize=(reduce_dtype or product).itemsize,
         scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if scale.features),
         row_scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if not scale.features),
-        unit=site.unit,
+        unit=site.gemm.k.unit,
         calls=found.calls,
         shares_weight_with=owner,
     )

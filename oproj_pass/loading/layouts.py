@@ -17,7 +17,8 @@ from oproj_pass.explanation.capture import capture_graphs, copy_on_meta
 from oproj_pass.explanation.projections import ProjectionSearch
 from oproj_pass.groups import require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Projection
-from oproj_pass.passes.shard_oproj import require_divisible
+from oproj_pass.passes.axes import Axis
+from oproj_pass.passes.shard import require_divisible
 from oproj_pass.policy import listed, shard_size
 from oproj_pass.released import Layout
 
@@ -56,9 +57,11 @@ def _layouts(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Layo
     if size <= 1:
         return {}
     require_fitting_size(size, config.group)
-    require_divisible(sites, size)
     group = shard_group(size, config.group, config.timeout)
-    return {cut.path: Layout(cut.dim, group) for site in sites for cut in site.slices}
+    cuts = [(site, site.along(Axis.K)) for site in sites]
+    for site, cut in cuts:
+        require_divisible(site.path, cut, size)
+    return {tensor.path: Layout(tensor.dim, group) for _, cut in cuts for tensor in cut.tensors}
 
 
 def _search(

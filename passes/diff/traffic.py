@@ -9,21 +9,23 @@ import re
 
 import torch
 
+from oproj_pass.passes.collectives import Collective, named_collective
 from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 
 __all__ = ["collective_name", "count_collectives", "payload"]
 
-_COLLECTIVE = re.compile(r"^torch\.ops\._?c10d_functional(?:_autograd)?\.(?P<name>\w+)")
-_FUSED = re.compile(r"^torch\.ops\.npu\.(?P<name>npu_mm_reduce_scatter_base)\b")
-_WAIT = "wait_tensor"
+_OPERATOR = re.compile(r"^torch\.ops\.(?P<namespace>\w+)\.(?P<name>\w+)")
 
 
 def collective_name(node: NodeSnapshot) -> str | None:
     """`all_to_all_single` for `_c10d_functional.all_to_all_single.default`; None for all else, waits too."""
-    if node.op != "call_function":
-        return None
-    match = _COLLECTIVE.match(node.target) or _FUSED.match(node.target)
-    return match["name"] if match and match["name"] != _WAIT else None
+    found = _collective_of(node)
+    return found and found.name
+
+
+def _collective_of(node: NodeSnapshot) -> Collective | None:
+    match = _OPERATOR.match(node.target) if node.op == "call_function" else None
+    return match and named_collective(f"{match['namespace']}::{match['name']}")
 
 
 def count_collectives(graph: GraphSnapshot) -> dict[str, int]:
@@ -37,10 +39,10 @@ def payload(node: NodeSnapshot, graph: GraphSnapshot) -> str | None:
 
     None if it is no collective, or the shape is unknown, as that of a product inside a fused operator.
     """
-    name = collective_name(node)
-    if name is None or _FUSED.match(node.target):
+    found = _collective_of(node)
+    if found is None or found.is_fused:
         return None
-    is_input_size = node.inputs and not name.startswith("all_gather")
+    is_input_size = node.inputs and not found.is_sized_by_output
     return _format_size(graph.by_name[node.inputs[0]] if is_input_size else node)
 
 

@@ -16,11 +16,11 @@ from torch.distributed.distributed_c10d import _get_group_tag
 from torch.fx import Graph, Node
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.exchange import Exchange
 from oproj_pass.passes.metadata import inherit_origin, propagate
 from oproj_pass.passes.ops import registered
 from oproj_pass.passes.process_groups import process_group
 from oproj_pass.passes.provenance import value_of
+from oproj_pass.passes.strategies.exchange import Exchange
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 

@@ -12,10 +12,10 @@ from torch.distributed import ProcessGroup
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.exchange import Exchange
+from oproj_pass.passes.axes import part_of
 from oproj_pass.passes.process_groups import process_group
 from oproj_pass.passes.provenance import module_path, value_of
-from oproj_pass.passes.slices import part_of
+from oproj_pass.passes.strategies.exchange import Exchange
 
 
 @torch.library.custom_op("oproj_pass::full_weight", mutates_args=())

@@ -18,15 +18,16 @@ import torch
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import SiteMismatchError
-from oproj_pass.passes.exchange import Exchange
+from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.npu.dialect import respell
 from oproj_pass.passes.npu.presharded import stand_in_for_full_weights
 from oproj_pass.passes.npu.weights import cut_in_graph, stored_weights
 from oproj_pass.passes.ops import registered
 from oproj_pass.passes.provenance import placeholders, value_of
 from oproj_pass.passes.runner import run_passes
-from oproj_pass.passes.shard_oproj import ShardOProj, ShardPlan
-from oproj_pass.passes.sites import NearMiss, Projection
+from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
+from oproj_pass.passes.sites import Projection
+from oproj_pass.passes.strategies.exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,14 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
     full = {node: value_of(node) for node in placeholders(gm)}
 
     def decide(sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
-        strangers = [site for site in sites if not stored.issuperset(cut.node for cut in site.slices)]
+        strangers = [site for site in sites if not stored.issuperset(on.node for on in site.gemm.k.tensors)]
         sites = [site for site in sites if site not in strangers]
         near_misses = [*near_misses, *(NearMiss(site.path, _STRANGE, site.nbytes) for site in strangers)]
         _require_expected(sites, near_misses, settings.expected_sites)
         _require_taken(sites, near_misses, presharded)
-        return ShardPlan(sites, near_misses, exchange if exchange.size > 1 else None)
+        if exchange.size == 1:
+            return ShardPlan(sites, near_misses)
+        return ShardPlan.for_all(sites, near_misses, exchange)
 
     sharding = ShardOProj(
         decide,
@@ -76,11 +79,12 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
         attention_ops=registered(*settings.attention_ops),
     )
     (record,) = run_passes(gm, example_inputs, [sharding])
+    assert isinstance(record, ShardRecord)
     if record.is_clean:
         logger.info("no output projection sharded in this graph: %s", _listed(record.near_misses))
         return
     respell(record.changed, exchange, settings.ranks)
-    cut_in_graph(gm, record.matches, full, presharded, settings.rank, exchange.size)
+    cut_in_graph(gm, record.regions, full, presharded, settings.rank, exchange.size)
     gm.graph.lint()
     gm.recompile()
 
@@ -98,7 +102,7 @@ def _require_expected(
 def _require_taken(
     sites: Sequence[Projection], near_misses: Sequence[NearMiss], presharded: dict[Node, str]
 ) -> None:
-    left = set(presharded).difference(cut.node for site in sites for cut in site.slices)
+    left = set(presharded).difference(on.node for site in sites for on in site.gemm.k.tensors)
     if left:
         raise SiteMismatchError(
             f"{', '.join(sorted(presharded[node] for node in left))}: holds only this rank's slice of its "

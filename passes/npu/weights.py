@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.metadata import propagate
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.sites import Projection
+from oproj_pass.passes.strategies.region import ShardedRegion
 
 aten = torch.ops.aten
 
@@ -28,19 +28,19 @@ def stored_weights(gm: GraphModule, example_inputs: Sequence[Any]) -> frozenset[
 
 def cut_in_graph(
     gm: GraphModule,
-    sites: Sequence[Projection],
+    regions: Sequence[ShardedRegion],
     full: Mapping[Node, Any],
     presharded: Collection[Node],
     rank: int,
     size: int,
 ) -> None:
-    """Make each rewritten site read rank ``rank``'s slices of its stored tensors' placeholders.
+    """Make each region read rank ``rank``'s parts of its stored tensors' placeholders.
 
     ``full``: the placeholders' values before the rewrite; those in ``presharded`` are slices already.
     """
     first = next(node for node in gm.graph.nodes if node.op != "placeholder")
-    stale = {node for site in sites for node in site.gemm.constants}
-    for node, cut in {cut.node: cut for site in sites for cut in site.slices}.items():
+    stale = {node for region in regions for cut in region.cuts for node in cut.constants}
+    for node, cut in {cut.node: cut for region in regions for cut in region.tensors}.items():
         if node not in presharded:
             node.meta["val"] = full[node]
             part = full[node].shape[cut.dim] // size

@@ -1,24 +1,31 @@
-"""GEMMs that are one operator: the partial product is the same operator on a rank's rows and slices."""
+"""GEMMs that are one operator: the partial product is that operator on a rank's rows and parts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.fx import Graph, Node
 
 from oproj_pass.passes import ops
-from oproj_pass.passes.gemm import Gemm, GemmForm, cut_matrix
+from oproj_pass.passes.gemm import Gemm, GemmForm, on_matrix, summed_axis
+from oproj_pass.passes.provenance import value_of
 
 
 @dataclass(frozen=True)
 class OperatorGemm(Gemm):
     """A GEMM whose ``arguments``, by the names of the operator's schema, are kept but for those of a rank."""
 
+    per_output: ClassVar[tuple[str, ...]] = ()
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
+    def output_scales(self) -> Sequence[tuple[Node, int]]:
+        """The arguments named in ``per_output``, each on its last dimension; one value serves all of H."""
+        found = [self.arguments[name] for name in self.per_output]
+        return [(scale, -1 % value_of(scale).dim()) for scale in found if _has_several(scale)]
+
     def emit_partial(self, graph: Graph, rows: Node, *row_scales: Node) -> Node:
-        """Insert the operator on ``rows`` [R, K/N], its scales and the slices, without bias: [R, H]."""
+        """Insert the operator on ``rows``, their scales and a rank's part of the weight, without bias."""
         arguments = {**self.arguments, self.form.input[1]: rows, **self.scale_arguments(graph, row_scales)}
         if self.form.bias is not None:
             arguments[self.form.bias[1]] = None
@@ -29,6 +36,10 @@ class OperatorGemm(Gemm):
         return {}
 
 
+def _has_several(scale: Any) -> bool:
+    return isinstance(scale, Node) and value_of(scale).numel() > 1
+
+
 def match_operator(
     node: Node, form: GemmForm, scheme: str, kind: type[OperatorGemm] = OperatorGemm
 ) -> OperatorGemm | None:
@@ -36,11 +47,12 @@ def match_operator(
     arguments = arguments_of(node)
     x, operand = arguments[form.input[1]], arguments[form.weight[1]]
     bias = arguments[form.bias[1]] if form.bias else None
-    cut = cut_matrix(operand, form.contraction_dim)
-    if cut is None:
+    found = on_matrix(operand, form.contraction_dim)
+    if found is None:
         return None
-    weight, chain = cut
-    return kind(node, form, x, operand, bias, (weight,), chain, scheme, arguments=arguments)
+    weight, chain = found
+    k = summed_axis(x, (weight,), chain)
+    return kind(node, form, x, operand, bias, k, scheme, arguments=arguments)
 
 
 def overload_of(node: Node) -> torch._ops.OpOverload:

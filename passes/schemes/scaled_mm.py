@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes.gemm import Gemm, GemmForm, RowScale, cut_matrix
+from oproj_pass.passes.axes import Axis, StoredAxis
+from oproj_pass.passes.gemm import Gemm, GemmForm, RowScale, on_matrix
 from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.schemes.operator import OperatorGemm, match_operator
 
@@ -43,6 +44,26 @@ class ScaledMM(OperatorGemm):
         """The scale of the weight."""
         scale = self.arguments["scale_b"]
         return scale[0] if self.is_second_version else scale  # type: ignore[no-any-return]
+
+    def along(self, axis: Axis) -> StoredAxis:
+        """As for any GEMM; an index of block scales stands for a block of H."""
+        found = super().along(axis)
+        if axis is Axis.K or self.scheme != "scaled_mm_block":
+            return found
+        weight, *scales = found.tensors
+        is_by_rows = value_of(self.scale_b).shape[0] == found.extent
+        return (
+            found
+            if is_by_rows
+            else replace(found, tensors=(weight, *(replace(scale, unit=_BLOCK) for scale in scales)))
+        )
+
+    def output_scales(self) -> Sequence[tuple[Node, int]]:
+        """The weight's scale, if it has several: [1, H], [H, K/128] or [K/128, H/128]."""
+        scale = value_of(self.scale_b)
+        if scale.numel() == 1:
+            return ()
+        return ((self.scale_b, 0 if scale.shape[0] == value_of(self.node).shape[-1] else 1),)
 
     def scale_arguments(self, graph: Graph, row_scales: Sequence[Node]) -> dict[str, Any]:
         """The scales of all ranks' rows, and the weight's in the form that goes with them."""
@@ -110,10 +131,10 @@ def _refusal(gemm: ScaledMM) -> str | None:
 def _with_blocks(gemm: ScaledMM, kind_b: str) -> ScaledMM:
     """Cut the weight's block scales too; the second version pads those of square blocks to fours."""
     by_rows = kind_b == "block"  # [H, K/128] there, [K/128, H/128] for square blocks
-    cut = cut_matrix(gemm.scale_b, 1 if by_rows else 0)
-    if cut is None:
+    found_scale = on_matrix(gemm.scale_b, 1 if by_rows else 0)
+    if found_scale is None:
         return replace(gemm, refusal="has block scales that are computed from more than one stored tensor")
-    scale, chain = cut
+    scale, chain = found_scale
     blocks = -(-int(value_of(gemm.input).shape[-1]) // _BLOCK)
     found = value_of(scale.node).shape[scale.dim]
     if found != blocks:
@@ -121,8 +142,7 @@ def _with_blocks(gemm: ScaledMM, kind_b: str) -> ScaledMM:
     unit = 4 * _BLOCK if gemm.is_second_version and not by_rows else _BLOCK
     return replace(
         gemm,
-        slices=(*gemm.slices, replace(scale, unit=unit)),
-        constants=(*gemm.constants, *chain),
+        k=gemm.k.with_tensors([replace(scale, unit=unit)], chain),
         row_scales=(RowScale(gemm.scale_a, features=_BLOCK),),
     )
 

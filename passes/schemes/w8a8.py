@@ -25,6 +25,8 @@ _FORM = GemmForm("npu_quant_matmul", frozenset(), (0, "x1"), (1, "x2"), (5, "bia
 class QuantMatmul(OperatorGemm):
     """A call of ``npu_quant_matmul``."""
 
+    per_output = ("scale", "offset")
+
     def scale_arguments(self, graph: Graph, row_scales: Sequence[Node]) -> dict[str, Any]:
         """The rows' scales, if they have any."""
         return {"pertoken_scale": row_scales[0]} if row_scales else {}

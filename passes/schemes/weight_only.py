@@ -10,11 +10,11 @@ from dataclasses import replace
 from torch import Tensor
 from torch.fx import Node
 
-from oproj_pass.passes.contraction import Contraction, follow
+from oproj_pass.passes.axes import Axis, TensorAxis
+from oproj_pass.passes.contraction import follow
 from oproj_pass.passes.contraction_rules import CannotFollow
-from oproj_pass.passes.gemm import Gemm, GemmCall, gemm_call, match_gemm
+from oproj_pass.passes.gemm import Gemm, GemmCall, gemm_call, match_gemm, summed_axis
 from oproj_pass.passes.provenance import rank_of, stored_inputs, value_of
-from oproj_pass.passes.slices import WeightSlice
 
 
 def match_dense_or_dequantised(node: Node, is_activation: Callable[[Node], bool]) -> Gemm | None:
@@ -34,19 +34,16 @@ def _dequantised(node: Node, call: GemmCall, is_activation: Callable[[Node], boo
         return None
     if is_activation(call.matrix) and not any(map(_is_small, stored)):
         return None
-    refusal, found = None, Contraction((WeightSlice(stored[0], 0),), (), ())
+    refusal, k = None, summed_axis(call.input, (TensorAxis(stored[0], 0),))
     try:
-        found = follow(call.matrix, call.form.contraction_dim)
+        k = follow(call.matrix, call.form.contraction_dim, Axis.K)
     except CannotFollow as reason:
         if is_activation(call.matrix):
             return None
         refusal = f"has a weight that {reason}"
-    constants = (*found.constants, *call.copies)
-    scheme = "weight_only" if _is_small(found.slices[0].node) else "dense"
-    return Gemm(
-        node, call.form, call.input, call.matrix, call.bias, found.slices, constants, scheme,
-        literals=found.literals, refusal=refusal,
-    )  # fmt: skip
+    k = k.with_tensors((), call.copies)
+    scheme = "weight_only" if _is_small(k.tensors[0].node) else "dense"
+    return Gemm(node, call.form, call.input, call.matrix, call.bias, k, scheme, refusal=refusal)
 
 
 def _is_small(node: Node) -> bool:

@@ -9,10 +9,10 @@ from torch import nn
 
 from oproj_pass.npu import current_device, hccl_comm_name
 from oproj_pass.passes import Exchange, ShardOProj, run_passes
+from oproj_pass.passes.axes import shard_of
 from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.mc2_limits import Device
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.slices import shard_of
 
 SIZE, LAYERS, HEADS, HEAD_DIM, HIDDEN = 4, 2, 8, 128, 64
 
@@ -39,12 +39,12 @@ def facts():
         device=current_device(),
         hccl_name=hccl_comm_name(dist.group.WORLD.group_name),
         gloo_name=hccl_comm_name(gloo.group_name),
-        plain=lower([]),
-        fused=lower([FuseMatmulReduceScatter(current_device(), hccl_comm_name)]),
+        plain=lower(fused=False),
+        fused=lower(fused=True),
     )
 
 
-def lower(fusing):
+def lower(fused):
     import torchair
     from torchair._ge_concrete_graph.fx2ge_converter import GeConcreteGraph
 
@@ -56,10 +56,12 @@ def lower(fusing):
 
     def shard_and_lower(gm, example_inputs):
         exchange = Exchange(SIZE, dist.group.WORLD.group_name)
-        record, *_ = run_passes(gm, example_inputs, [ShardOProj(exchange), *fusing])
+        sharding = ShardOProj(exchange)
+        fusing = [FuseMatmulReduceScatter(sharding.regions, current_device(), hccl_comm_name)]
+        record, *_ = run_passes(gm, example_inputs, [sharding, *(fusing if fused else [])])
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-        for cut in (cut for site in record.matches for cut in site.slices):
-            inputs[cut.node] = shard_of(cut, inputs[cut.node], 0, SIZE)
+        for node, (tensor, _) in record.tensors.items():
+            inputs[node] = shard_of(tensor, inputs[node], 0, SIZE)
         return torchair.get_npu_backend()(gm, list(inputs.values()))
 
     GeConcreteGraph.optimize_graph_without_runtime = keep_and_stop

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oproj_pass.passes import Exchange, ShardOProj, overlap, run_passes
-from oproj_pass.passes.fingerprint import is_collective
+from oproj_pass.passes.collectives import is_collective
 from oproj_pass.passes.overlap import OverlapExchange
 from tests.ascend.cann.build import wheel_folder
 from tests.support import streams
@@ -156,11 +156,8 @@ def overlapped(model, refuse=True):
     with pytest.MonkeyPatch.context() as patch:
         if not refuse:
             patch.setattr(overlap, "_refusal", lambda region: None)
-        passes = [
-            ShardOProj(Exchange(2, "group"), parameters=parameters),
-            OverlapExchange(streams.PlainStreams()),
-        ]
-        _, record = run_passes(gm, (), passes)
+        sharding = ShardOProj(Exchange(2, "group"), parameters=parameters)
+        _, record = run_passes(gm, (), [sharding, OverlapExchange(sharding.regions, streams.PlainStreams())])
     return gm.graph, record
 
 

@@ -29,20 +29,18 @@ def relative_error(shape, dtype, projection, sabotage=None):
     model, x = decoder(dtype, projection=projection, **MODEL), rows(*shape, dtype=dtype)
     program = torch.export.export(model, (x,))
     names = program.graph_signature.inputs_to_parameters
-    passes = [
-        ShardOProj(Exchange(size, dist.group.WORLD.group_name), parameters=names),
-        FuseMatmulReduceScatter(Device("Ascend910B3", "9.1.0"), lambda group: group),
-    ]
+    shard = ShardOProj(Exchange(size, dist.group.WORLD.group_name), parameters=names)
+    fuse = FuseMatmulReduceScatter(shard.regions, Device("Ascend910B3", "9.1.0"), lambda group: group)
     gm = program.graph_module
-    sharding, fusing = run_passes(gm, (), passes)
+    sharding, fusing = run_passes(gm, (), [shard, fuse])
     if sabotage == "unreduced":
         sum_nothing(gm, rank)
-    slices = {cut.node.name: cut for site in sharding.matches for cut in site.slices}
+    cuts = {node.name: tensor for node, (tensor, _) in sharding.tensors.items()}
     mine = (rank + 1) % size if sabotage == "next rank's slice" else rank
 
     def argument(name):
         weight = model.get_parameter(names[name])
-        return shard_of(slices[name], weight, mine, size) if name in slices else weight
+        return shard_of(cuts[name], weight, mine, size) if name in cuts else weight
 
     inputs = [argument(node.name) if node.name in names else x for node in placeholders(gm)]
     expected = model(x)

@@ -32,10 +32,11 @@ def fuse(size=2, device=A2, comm_name=lambda group: "comm", dtype=torch.bfloat16
     gm, parameters = program.graph_module, program.graph_signature.inputs_to_parameters
     with fake_world(size) as name:
         exchange = Exchange(size, name, reduce_dtype)
-        run_passes(gm, (), [ShardOProj(exchange, parameters=parameters)])
+        sharding = ShardOProj(exchange, parameters=parameters)
+        run_passes(gm, (), [sharding])
         if edit:
             edit(gm)
-        (record,) = run_passes(gm, (), [FuseMatmulReduceScatter(device, comm_name)])
+        (record,) = run_passes(gm, (), [FuseMatmulReduceScatter(sharding.regions, device, comm_name)])
         return gm, record, fingerprint(gm)
 
 
@@ -158,7 +159,7 @@ def test_leaves_the_models_own_reduce_scatters_alone(of):
 def test_leaves_a_graph_without_exchanges_alone():
     program = torch.export.export(decoder(), (rows(3, 32),))
     before = program.graph_module.code
-    (record,) = run_passes(program.graph_module, (), [FuseMatmulReduceScatter(A2, lambda group: "comm")])
+    (record,) = run_passes(program.graph_module, (), [FuseMatmulReduceScatter([], A2, lambda group: "comm")])
     assert (record.is_clean, record.near_misses) == (True, ())
     assert program.graph_module.code == before
 

@@ -11,6 +11,7 @@ from torch.fx import Graph, GraphModule
 from oproj_pass.passes import Exchange, ShardOProj, run_passes
 from oproj_pass.passes.overlap import OverlapExchange
 from oproj_pass.passes.provenance import module_path
+from oproj_pass.passes.strategies.region import ShardedRegion
 from tests.support import streams
 from tests.support.fake import fake_world, run_on_all_ranks
 from tests.support.models import Block, ParallelBlock, decoder, parallel_decoder, rows
@@ -46,7 +47,8 @@ class WritesInPlace(Block):
 
 def overlap(program, group="group"):
     parameters = program.graph_signature.inputs_to_parameters
-    passes = [ShardOProj(Exchange(2, group), parameters=parameters), OverlapExchange(PlainStreams())]
+    sharding = ShardOProj(Exchange(2, group), parameters=parameters)
+    passes = [sharding, OverlapExchange(sharding.regions, PlainStreams())]
     return run_passes(program.graph_module, (), passes)
 
 
@@ -137,7 +139,7 @@ def test_keeps_every_ranks_result(block):
     inputs = [(rows(3, 32),) for _ in range(2)]
     with fake_world(2) as name:
         sharding, record = overlap(program, name)
-        outputs = run_on_all_ranks(program.graph_module, sharding.matches, weights, inputs, 2)
+        outputs = run_on_all_ranks(program.graph_module, sharding, weights, inputs, 2)
     assert len(record.matches) == 2
     for y, (x,) in zip(outputs, inputs, strict=True):
         torch.testing.assert_close(y, model(x))
@@ -154,7 +156,7 @@ class Dispatching(nn.Linear):
 def test_leaves_the_models_own_exchanges_alone():
     model = nn.Sequential(Dispatching(32, 32), nn.Linear(32, 32)).requires_grad_(False)
     program = torch.export.export(model, (rows(4, 32),))
-    record = OverlapExchange(PlainStreams())(program.graph_module, ())
+    record = OverlapExchange([], PlainStreams())(program.graph_module, ())
     assert (record.is_clean, record.near_misses) == (True, ())
 
 
@@ -167,21 +169,22 @@ def random_graph(program):
     graph = Graph()
     x, weight = graph.placeholder("x"), graph.placeholder("weight")
     start = graph.call_function(aten.mm.default, (x, x))
-    region = [graph.call_function(c10d.all_to_all_single.default, (start, [4, 4], [4, 4], "group"))]
-    region.append(graph.call_function(c10d.wait_tensor.default, (region[-1],)))
-    region.append(graph.call_function(aten.mm.default, (region[-1], weight)))
-    region.append(graph.call_function(c10d.reduce_scatter_tensor.default, (region[-1], "sum", 2, "group")))
-    region.append(graph.call_function(c10d.wait_tensor.default, (region[-1],)))
-    for node in region:
-        node.meta["nn_module_stack"] = {"": ("L['self'].attn.o_proj", nn.Linear)}
-    values = [start, region[-1]]
+    sent = graph.call_function(c10d.all_to_all_single.default, (start, [4, 4], [4, 4], "group"))
+    received = graph.call_function(c10d.wait_tensor.default, (sent,))
+    partial = graph.call_function(aten.mm.default, (received, weight))
+    scattered = graph.call_function(c10d.reduce_scatter_tensor.default, (partial, "sum", 2, "group"))
+    result = graph.call_function(c10d.wait_tensor.default, (scattered,))
+    region = ShardedRegion(
+        "attn.o_proj", "row", Exchange(2, "group"), (), (), (sent, received), (partial,), (scattered, result)
+    )
+    values = [start, result]
     for operation, left, right in program:
         arguments = (values[left % len(values)], values[right % len(values)])
         values.append(graph.call_function(operation, arguments))
     graph.output(values[-1])
     for node in graph.nodes:
         node.meta["val"] = torch.empty(8, 8)
-    return GraphModule(nn.Module(), graph)
+    return GraphModule(nn.Module(), graph), region
 
 
 def has_independent_product(program):
@@ -198,9 +201,9 @@ def has_independent_product(program):
 @settings(deadline=None)
 @given(PROGRAMS)
 def test_overlaps_iff_there_is_independent_work_and_then_everything_is_ordered(program):
-    gm = random_graph(program)
+    gm, region = random_graph(program)
     dataflow = {node.name: [source.name for source in node.all_input_nodes] for node in gm.graph.nodes}
-    record = OverlapExchange(PlainStreams())(gm, ())
+    record = OverlapExchange([region], PlainStreams())(gm, ())
     assert bool(record.matches) == has_independent_product(program)
     gm.graph.lint()
     assert unordered_reads(gm.graph) == []

@@ -48,7 +48,7 @@ def largest_error(model, exchange, shape=(3, 32), edit=None, slice_of=shard_of, 
         gm.recompile()
     inputs = [(rows(*shape),) for _ in range(exchange.size)]
     weights = full_weights(program, model)
-    outputs = run_on_all_ranks(gm, record.matches, weights, inputs, exchange.size, slice_of)
+    outputs = run_on_all_ranks(gm, record, weights, inputs, exchange.size, slice_of)
     return max((y - model(x)).abs().max().item() for y, (x,) in zip(outputs, inputs, strict=True))
 
 

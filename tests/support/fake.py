@@ -20,17 +20,18 @@ def fake_world(size, rank=0):
         dist.destroy_process_group()
 
 
-def run_on_all_ranks(gm, sites, parameters, inputs, size, slice_of=shard_of):
+def run_on_all_ranks(gm, record, parameters, inputs, size, slice_of=shard_of):
     """Outputs by rank of a rewritten exported graph, all ranks in this process.
 
-    ``parameters``: placeholder name to full weight; ``inputs``: per rank, the user inputs in order.
+    ``record``: the sharding pass's. ``parameters``: placeholder name to full weight. ``inputs``: per rank, the
+    user inputs in order.
     """
-    slices = {cut.node.name: cut for site in sites for cut in site.slices}
+    cuts = {node.name: tensor for node, (tensor, _) in record.tensors.items()}
     activations = iter(zip(*inputs, strict=True))
     arguments = []
     for node in placeholders(gm):
-        if node.name in slices:
-            by_rank = [slice_of(slices[node.name], parameters[node.name], rank, size) for rank in range(size)]
+        if node.name in cuts:
+            by_rank = [slice_of(cuts[node.name], parameters[node.name], rank, size) for rank in range(size)]
         elif node.name in parameters:
             by_rank = [parameters[node.name].detach()] * size
         else:

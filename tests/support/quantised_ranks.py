@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.fx import Interpreter
 
 from oproj_pass import released
-from oproj_pass.passes.fingerprint import is_collective
+from oproj_pass.passes.collectives import is_collective
 from oproj_pass.report import shard_report
 from tests.support.quantised import ATTENTION, model, multiply_by_blocks
 

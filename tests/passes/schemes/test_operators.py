@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from oproj_pass.passes import Exchange, ShardOProj, find_projections, run_passes
+from oproj_pass.passes import Axis, Exchange, ShardOProj, find_projections, run_passes
 from oproj_pass.passes.schemes import SCHEMES
 from tests.support import quantised
 from tests.support.fake import fake_world, run_on_all_ranks
@@ -58,7 +58,7 @@ def test_takes_one_block_of_features_for_a_block():
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     (site,), _ = find_projections(program.graph_module, parameters=names, attention_ops=ATTENTION)
-    assert (site.scheme, site.unit, site.parts) == ("scaled_mm_block", 128, 1)
+    assert (site.scheme, site.gemm.k.unit, site.gemm.k.parts) == ("scaled_mm_block", 128, 1)
 
 
 class StoredPackedScale(quantised.W8A8Packed):
@@ -156,10 +156,10 @@ def test_cuts_the_rows_of_group_scales_of_a_fused_operator(fused):
     assert misses == []
     assert site.scheme == "weight_only"
     has_groups = getattr(fused, "group", 0)
-    assert {cut.path for cut in site.slices} == {
+    assert {cut.path for cut in site.along(Axis.K).tensors} == {
         f"o_proj.{name}" for name in (fused.kept if has_groups else ["weight"])
     }
-    assert site.unit == (has_groups or 1)
+    assert site.gemm.k.unit == (has_groups or 1)
 
 
 def test_keeps_every_ranks_result_of_a_fused_operator(fused):
@@ -170,7 +170,7 @@ def test_keeps_every_ranks_result_of_a_fused_operator(fused):
     with fake_world(2) as name:
         rewrite = ShardOProj(Exchange(2, name), parameters=names, attention_ops=ATTENTION)
         (record,) = run_passes(gm, (), [rewrite])
-        outputs = run_on_all_ranks(gm, record.matches, weights, inputs, 2)
+        outputs = run_on_all_ranks(gm, record, weights, inputs, 2)
     for y, (x,) in zip(outputs, inputs, strict=True):
         torch.testing.assert_close(y, fused(x))
 
@@ -190,7 +190,7 @@ class Int4Words(Fused):
 
 def test_keeps_whole_words_of_a_fused_operator_on_one_rank():
     (site,), _ = search(Model(Int4Words()), torch.float32)
-    assert {cut.path: (cut.dim, cut.unit) for cut in site.slices} == {
+    assert {cut.path: (cut.dim, cut.unit) for cut in site.along(Axis.K).tensors} == {
         "o_proj.weight": (1, 8), "o_proj.scale": (0, GROUP), "o_proj.offset": (0, GROUP),
     }  # fmt: skip
 

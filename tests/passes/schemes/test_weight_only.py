@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import Exchange, ShardOProj, find_projections, run_passes, shard_of
+from oproj_pass.passes import Axis, Exchange, ShardOProj, find_projections, run_passes, shard_of
 from tests.support import layouts
 from tests.support.fake import fake_world, run_on_all_ranks
 from tests.support.layouts import LAYOUTS, layout
@@ -30,8 +30,8 @@ def test_cuts_what_lies_along_the_features_and_nothing_else(kind):
     (site,), misses = search(layout(kind))
     assert misses == []
     assert (site.scheme, site.in_features, site.out_features) == ("weight_only", 64, 24)
-    assert {cut.path.removeprefix("o_proj.") for cut in site.slices} == set(kind.kept)
-    assert site.unit == kind.unit
+    assert {cut.path.removeprefix("o_proj.") for cut in site.along(Axis.K).tensors} == set(kind.kept)
+    assert site.gemm.k.unit == kind.unit
 
 
 def sharded(module, size, slice_of=shard_of, features=64):
@@ -43,7 +43,7 @@ def sharded(module, size, slice_of=shard_of, features=64):
     with fake_world(size) as name:
         rewrite = ShardOProj(Exchange(size, name), parameters=names, attention_ops=ATTENTION)
         (record,) = run_passes(gm, (), [rewrite])
-        outputs = run_on_all_ranks(gm, record.matches, weights, inputs, size, slice_of)
+        outputs = run_on_all_ranks(gm, record, weights, inputs, size, slice_of)
     return zip(outputs, [module(x) for (x,) in inputs], strict=True)
 
 
@@ -83,7 +83,7 @@ def test_a_shard_dequantises_to_the_reference_slice():
     (site,), _ = search(whole)
     for rank in range(2):
         part = layout(layouts.AWQ)
-        for cut in site.slices:
+        for cut in site.along(Axis.K).tensors:
             name = cut.path.removeprefix("o_proj.")
             part.register_buffer(name, shard_of(cut, getattr(whole, name), rank, 2))
         assert part.scales.shape[0] == part.qzeros.shape[0] == 2
@@ -121,8 +121,10 @@ def test_refuses_a_slice_that_cuts_a_group_a_block_or_a_word(kind, features, siz
 def test_takes_the_size_of_a_block_from_the_graph_when_the_last_one_is_shorter():
     """576 features and five scales are blocks of 128, never of 576 / 5."""
     (site,), _ = search(layout(layouts.LastBlockShorter, features=576), 576)
-    assert site.unit == 128
-    assert {value.node.name: value.unit for value in site.slices}.keys() == {c.node.name for c in site.slices}
+    assert site.gemm.k.unit == 128
+    assert {value.node.name: value.unit for value in site.along(Axis.K).tensors}.keys() == {
+        c.node.name for c in site.along(Axis.K).tensors
+    }
 
 
 class HalvesAlongFeatures(layouts.PairsInBytes):
@@ -186,7 +188,7 @@ class Bytes(layouts.CompressedTensors):
 
 def test_follows_words_that_are_read_as_their_bytes():
     (site,), _ = search(layout(Bytes))
-    assert {cut.path: cut.unit for cut in site.slices} == {
+    assert {cut.path: cut.unit for cut in site.along(Axis.K).tensors} == {
         "o_proj.weight_packed": 8,
         "o_proj.weight_scale": 16,
     }
@@ -246,4 +248,4 @@ def test_cuts_scales_once_that_two_projections_share():
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     sites, misses = find_projections(program.graph_module, parameters=names, attention_ops=ATTENTION)
     assert misses == []
-    assert len({cut.node for site in sites for cut in site.slices}) == 5
+    assert len({cut.node for site in sites for cut in site.along(Axis.K).tensors}) == 5

@@ -66,10 +66,8 @@ def emit_scatter(graph: Graph, x: Node, in_features: int, exchange: Exchange, pa
 
 
 def emit_reduce(graph: Graph, partial: Node, gemm: Gemm, exchange: Exchange) -> Node:
-    """Sum the partial products and keep my tokens: [N*T, H] -> [.., H], bias added once, after the sum."""
-    product, x = value_of(gemm.node), value_of(gemm.input)
-    wide = exchange.reduce_dtype if product.is_floating_point() else None  # an integer sum is exact
-    if wide is not None:
+    """Sum the partial products and keep my tokens: [N*T, H] -> [T, H]."""
+    if (wide := _reduce_dtype(gemm, exchange)) is not None:
         partial = graph.call_function(aten.to.dtype, (partial, wide))
     y = graph.call_function(
         functional.reduce_scatter_tensor.default, (partial, "sum", exchange.size, exchange.group_name)
@@ -77,13 +75,24 @@ def emit_reduce(graph: Graph, partial: Node, gemm: Gemm, exchange: Exchange) -> 
     y = graph.call_function(functional.wait_tensor.default, (y,))
     if exchange.capacity is not None:
         y = graph.call_function(torch.ops.oproj_pass.trim_rows.default, (y, gemm.input))
+    return y
+
+
+def emit_finish(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+    """Add the bias, once, and give the sum [T, H] the type and the shape [.., H] of the GEMM's result."""
+    x, product = value_of(gemm.input), value_of(gemm.node)
     y = gemm.add_bias(graph, y)
-    if wide is not None:
+    if _reduce_dtype(gemm, exchange) is not None:
         y = graph.call_function(aten.to.dtype, (y, product.dtype))
     if x.dim() == 2 or exchange.capacity is not None:
         return y
     leading = [_size(graph, gemm.input, dim) for dim in range(x.dim() - 1)]
     return graph.call_function(aten.reshape.default, (y, [*leading, product.shape[-1]]))
+
+
+def _reduce_dtype(gemm: Gemm, exchange: Exchange) -> torch.dtype | None:
+    """The type partial sums travel in, if not their own; an integer sum is exact in its own."""
+    return exchange.reduce_dtype if value_of(gemm.node).is_floating_point() else None
 
 
 def emit_padding(graph: Graph, x: Node, exchange: Exchange, path: str) -> Node:

@@ -1,0 +1,89 @@
+"""The table of collectives: which operators communicate, with whom, and how much. One row each.
+
+Read by everything that has to know one: fingerprints, diffs, streams, fused operators. Torch's own functional
+collectives start asynchronously; ``wait_tensor`` only ends one and is none itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+# Everything in these namespaces communicates, listed below or not, but for what ends a collective.
+NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "npu_define")
+_ENDS = ("wait_tensor",)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One operator that communicates.
+
+    ``name``: without its namespace. ``is_sized_by_output``: whether its size is that of its result (a
+    gather), not of its input. ``is_fused``: computes as well, so that its input says nothing of its size;
+    such an operator names a communicator (``hcom``) instead of a process group.
+    """
+
+    name: str
+    is_sized_by_output: bool = False
+    is_fused: bool = False
+
+
+COLLECTIVES = {
+    "npu::npu_mm_reduce_scatter_base": Collective("npu_mm_reduce_scatter_base", is_fused=True),
+    "npu::npu_all_gather_base_mm": Collective("npu_all_gather_base_mm", is_fused=True),
+    "npu::npu_mm_all_reduce_base": Collective("npu_mm_all_reduce_base", is_fused=True),
+    "npu::npu_all_to_all_matmul": Collective("npu_all_to_all_matmul", is_fused=True),
+}
+
+
+def named_collective(qualified_name: str) -> Collective | None:
+    """The collective of an operator by its name (``"_c10d_functional::all_to_all_single"``), else None."""
+    namespace, _, name = qualified_name.partition("::")
+    if qualified_name in COLLECTIVES:
+        return COLLECTIVES[qualified_name]
+    if namespace not in NAMESPACES or name in _ENDS:
+        return None
+    return Collective(name, is_sized_by_output=name.startswith("all_gather"))
+
+
+def collective_of(node: Node) -> Collective | None:
+    """The collective that a node starts, None for any other node."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    found = named_collective(node.target.overloadpacket._qualified_op_name)
+    if found is None and communicator(node) is not None:
+        return Collective(node.target._opname, is_fused=True)
+    return found
+
+
+def is_collective(node: Node) -> bool:
+    """Whether the node starts a collective."""
+    return collective_of(node) is not None
+
+
+def communicator(node: Node) -> str | None:
+    """The HCCL communicator of a fused communication operator (``hcom``), None for any other node."""
+    found = _named_argument(node, "hcom")
+    return None if found is None else str(found)
+
+
+def communicator_size(node: Node) -> int:
+    """The number of ranks of a fused communication operator."""
+    return int(_named_argument(node, "world_size"))
+
+
+def listed_ranks(node: Node) -> list[int] | None:
+    """The ranks that a collective of Ascend's compilers names instead of a group, None for other nodes."""
+    found = (_named_argument(node, name) for name in ("ranks", "rank_list"))
+    return next((list(ranks) for ranks in found if ranks is not None), None)
+
+
+def _named_argument(node: Node, name: str) -> Any:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return None
+    names = [argument.name for argument in node.target._schema.arguments]
+    if name not in names:
+        return None
+    index = names.index(name)
+    return node.args[index] if index < len(node.args) else node.kwargs.get(name)

@@ -1,0 +1,176 @@
+"""Shards sites over the ranks of a group, each by the strategy that it was given.
+
+1. Scan: find the sites (``sites``), unless a plan was made already.
+2. Decide: a policy answers with a plan, which strategy and which group for which site, or raises; nothing is
+   changed before.
+3. Rewrite: per site, the strategy writes what takes the GEMM's place. A weight's placeholder stays and
+   changes its meaning, from the full tensor to this rank's part of it; so the pass composes with any compiler
+   that runs after it. Every rank rewrites alike; only the parts differ.
+
+It leaves the weights themselves alone: ``shard_of`` cuts a part, storing and releasing is the caller's. What
+it wrote is returned region by region, for later passes to read.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from oproj_pass.errors import ConfigError
+from oproj_pass.passes.axes import StoredAxis, TensorAxis, part_of
+from oproj_pass.passes.contract import NearMiss, PassRecord
+from oproj_pass.passes.metadata import inherit_origin, value_key
+from oproj_pass.passes.provenance import value_of
+from oproj_pass.passes.sites import Projection, find_projections
+from oproj_pass.passes.strategies import STRATEGIES, Strategy
+from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.region import ShardedRegion
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """How one site is shared: by which strategy, over which ranks."""
+
+    site: Projection
+    strategy: Strategy
+    exchange: Exchange
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What a policy decided: the sites it found fit, what is left alone, and the sites that are sharded."""
+
+    sites: Sequence[Projection]
+    near_misses: Sequence[NearMiss]
+    assignments: Sequence[Assignment] = ()
+
+    @classmethod
+    def for_all(
+        cls,
+        sites: Sequence[Projection],
+        near_misses: Sequence[NearMiss],
+        exchange: Exchange,
+        strategy: str = "row",
+    ) -> "ShardPlan":
+        """Every site by one strategy over one group."""
+        chosen = STRATEGIES[strategy]
+        return cls(sites, near_misses, [Assignment(site, chosen, exchange) for site in sites])
+
+
+@dataclass(frozen=True)
+class ShardRecord(PassRecord):
+    """A record of what is sharded now; ``regions`` in graph order."""
+
+    regions: tuple[ShardedRegion, ...] = ()
+
+    @property
+    def tensors(self) -> dict[Node, tuple[TensorAxis, ShardedRegion]]:
+        """Each placeholder that now stands for a rank's part, with its cut and a region that reads it."""
+        return {tensor.node: (tensor, region) for region in self.regions for tensor in region.tensors}
+
+
+Policy = Callable[[list[Projection], list[NearMiss]], ShardPlan]
+
+
+class ShardOProj:
+    """The pass. Called with a graph module and its example inputs, it rewrites in place.
+
+    ``policy``: an ``Exchange`` (row-shard every site over it), a ``ShardPlan`` that was made from this very
+    graph, or a callable that makes one from sites and near misses. ``parameters``: placeholder name to
+    parameter path, for an exported program (``graph_signature.inputs_to_parameters``). ``regions``: a list
+    that the regions are added to, for passes that are built before this one has run. The other arguments are
+    ``find_projections``'s.
+    """
+
+    name = "shard_oproj"
+
+    def __init__(
+        self,
+        policy: Exchange | ShardPlan | Policy,
+        *,
+        parameters: Mapping[str, str] | None = None,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        attention_ops: frozenset[Any] = frozenset(),
+        regions: list[ShardedRegion] | None = None,
+    ) -> None:
+        self.policy = policy
+        self.regions = [] if regions is None else regions
+        self.find = {
+            "parameters": parameters, "include": include, "exclude": exclude, "attention_ops": attention_ops,
+        }  # fmt: skip
+
+    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> ShardRecord:
+        """Rewrite ``gm``; ``example_inputs`` are left as they are."""
+        start = time.perf_counter()
+        plan = self._plan(gm)
+        cuts = [(part, cut) for part in plan.assignments for cut in required_cuts(part)]
+        regions = [_rewrite(gm, assignment) for assignment in plan.assignments]
+        changed = [*_narrow(gm, cuts), *(node for region in regions for node in region.nodes)]
+        self.regions += regions
+        return ShardRecord(
+            name=self.name,
+            matches=tuple(plan.sites),
+            near_misses=tuple(plan.near_misses),
+            changed=tuple(changed),
+            seconds=time.perf_counter() - start,
+            regions=tuple(regions),
+        )
+
+    def _plan(self, gm: GraphModule) -> ShardPlan:
+        if isinstance(self.policy, ShardPlan):
+            return self.policy
+        found = find_projections(gm, **self.find)  # type: ignore[arg-type]
+        if isinstance(self.policy, Exchange):
+            return ShardPlan.for_all(*found, self.policy)
+        return self.policy(*found)
+
+
+def required_cuts(assignment: Assignment) -> tuple[StoredAxis, ...]:
+    """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split over the ranks."""
+    cuts = assignment.strategy.cuts(assignment.site)
+    for cut in cuts:
+        require_divisible(assignment.site.path, cut, assignment.exchange.size)
+    return cuts
+
+
+def require_divisible(path: str, cut: StoredAxis, size: int) -> None:
+    """Raise ``ConfigError`` unless the axis falls into ``size`` equal parts."""
+    if cut.parts % size == 0:
+        return
+    fitting = [n for n in (2, 4, 8, 16, 32) if cut.parts % n == 0]
+    unit = (
+        ""
+        if cut.unit == 1
+        else f": {cut.unit} consecutive features share a scale or a packed word and stay on one rank"
+    )
+    raise ConfigError(
+        f"{path}: {cut.axis.name} = {cut.extent} {cut.axis.value} cannot be split over "
+        f"oproj_tensor_parallel_size = {size} ranks{unit}. Sizes that divide this {cut.axis.name}: "
+        f"{', '.join(map(str, fitting)) or 'none but 1'}."
+    )
+
+
+def _rewrite(gm: GraphModule, assignment: Assignment) -> ShardedRegion:
+    site = assignment.site
+    with gm.graph.inserting_before(site.gemm.node):
+        region = assignment.strategy.write(gm.graph, site, assignment.exchange)
+    for node in region.nodes:
+        inherit_origin(node, site.gemm.node)
+    site.gemm.node.replace_all_uses_with(region.nodes[-1])
+    site.gemm.erase()
+    return region
+
+
+def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> list[Node]:
+    """Give each stored tensor's placeholder its part's shape; returns the constants that follow from it."""
+    for literal, size in {(lit, part.exchange.size): None for part, cut in cuts for lit in cut.literals}:
+        literal.shrink(size)
+    for node, dim, size in {
+        (tensor.node, tensor.dim, part.exchange.size): None for part, cut in cuts for tensor in cut.tensors
+    }:
+        node.meta[value_key(node)] = part_of(value_of(node), dim, 0, size).clone()
+    constants = {node for _, cut in cuts for node in cut.constants}
+    return [node for node in gm.graph.nodes if node in constants] if constants else []

@@ -1,0 +1,8 @@
+"""The table of strategies: how a site's work is shared among ranks. One file and one row each."""
+
+from oproj_pass.passes.strategies.row import Row
+from oproj_pass.passes.strategies.strategy import Strategy
+
+STRATEGIES: dict[str, Strategy] = {"row": Row()}
+
+__all__ = ["STRATEGIES", "Strategy"]

@@ -1,0 +1,50 @@
+"""Row sharding: every rank multiplies a slice of K of all ranks' tokens, and the partial sums are added up.
+
+1. all_to_all: my tokens' K features for every rank's tokens and my features.
+2. The product with the weight's columns of my features: partial sums of all tokens.
+3. reduce_scatter: my tokens, complete; the bias is added once, after the sum.
+"""
+
+from torch.fx import Graph
+
+from oproj_pass.passes.axes import Axis, StoredAxis
+from oproj_pass.passes.sites import Projection
+from oproj_pass.passes.strategies.exchange import Exchange, emit_finish, emit_reduce, emit_scatter
+from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
+from oproj_pass.passes.strategies.row_scales import emit_row_scale
+
+
+class Row:
+    """The strategy (see the module)."""
+
+    name = "row"
+
+    def cuts(self, site: Projection) -> tuple[StoredAxis, ...]:
+        """K, the summed axis."""
+        return (site.along(Axis.K),)
+
+    def write(self, graph: Graph, site: Projection, exchange: Exchange) -> ShardedRegion:
+        """Insert the exchange, the partial product and the sum."""
+        gemm, writer = site.gemm, PhaseWriter(site.gemm.node)
+        rows = emit_scatter(graph, gemm.input, site.in_features, exchange, site.path)
+        scales = [emit_row_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
+        writer.end_exchange()
+        partial = gemm.emit_partial(graph, rows, *scales)
+        writer.end("partial")
+        summed = emit_reduce(graph, partial, gemm, exchange)
+        writer.end("reduce")
+        emit_finish(graph, summed, gemm, exchange)
+        writer.end("finish")
+        return ShardedRegion(site.path, self.name, exchange, self.cuts(site), **writer.phases)
+
+    def sent_nbytes(
+        self, in_features: int, out_features: int, size: int, *, input_itemsize: int, partial_itemsize: int
+    ) -> int:
+        """K * (N-1)/N features and H * (N-1) partial sums.
+
+        The all-to-all takes a token's K features, of which the N - 1 parts of K / N for other ranks leave the
+        rank; the reduce-scatter takes N rows of partial sums, of which N - 1 leave it. A ring sends as much
+        as a mesh.
+        """
+        scattered = in_features * (size - 1) // size * input_itemsize
+        return scattered + out_features * (size - 1) * partial_itemsize
