@@ -1,7 +1,7 @@
 """Writes down the graphs that sharding makes of every tested architecture, and compares two such records.
 
-    python -m scripts.record_graphs record DIRECTORY       # in a checkout before a change, and in one after
-    python -m scripts.record_graphs compare BEFORE AFTER   # exit status 1, and each diff, where a graph differs
+    python -m scripts.record_graphs record DIRECTORY      # in a checkout before a change, and in one after
+    python -m scripts.record_graphs compare BEFORE AFTER  # exit status 1, and each diff, where one differs
 
 Every model goes through ``torch.compile(backend="oproj_npu")`` over a group of two ranks without processes,
 with static and with symbolic row counts: once as the inner backend receives its graph, once as a compiler
@@ -60,19 +60,20 @@ def record(directory: Path) -> None:
     """Write one snapshot a graph into ``directory``."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, make, args, kwargs in track(list(cases()), "recording"):
-        for inner, wrap in INNER.items():
-            for dynamic in (False, True):
-                _record_one(
-                    directory / f"{name}.{inner}.{'dynamic' if dynamic else 'static'}",
-                    make,
-                    args,
-                    kwargs,
-                    wrap,
-                    dynamic,
-                )
+        for inner in INNER if name[0].isalpha() else ["dynamo"]:
+            for shapes in ("static", "dynamic"):
+                path = directory / f"{name}.{inner}.{shapes}"
+                _record_one(path, make, args, kwargs, INNER[inner], shapes == "dynamic")
 
 
-def _record_one(path: Path, make, args, kwargs, wrap, dynamic: bool) -> None:
+def _record_one(
+    path: Path,
+    make: Callable[[], torch.nn.Module],
+    args: tuple,
+    kwargs: dict,
+    wrap: Callable[..., Callable[..., object]],
+    dynamic: bool,
+) -> None:
     kept: list[GraphSnapshot] = []
 
     def keep(gm: GraphModule, example_inputs: object) -> Callable[..., object]:

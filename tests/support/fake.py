@@ -23,8 +23,8 @@ def fake_world(size, rank=0):
 def run_on_all_ranks(gm, record, parameters, inputs, size, slice_of=shard_of):
     """Outputs by rank of a rewritten exported graph, all ranks in this process.
 
-    ``record``: the sharding pass's. ``parameters``: placeholder name to full weight. ``inputs``: per rank, the
-    user inputs in order.
+    ``record``: the sharding pass's. ``parameters``: placeholder name to full weight. ``inputs``: per rank,
+    the user inputs in order.
     """
     cuts = {node.name: tensor for node, (tensor, _) in record.tensors.items()}
     activations = iter(zip(*inputs, strict=True))
