@@ -8,6 +8,7 @@ with static and with symbolic row counts: once as the inner backend receives its
 behind AOTAutograd does. Source lines are left out; they say nothing of what is computed.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,6 +23,7 @@ from torch.fx import GraphModule
 import oproj_pass  # noqa: F401  (the backend is its entry point)
 from oproj_pass.passes import diff_graphs
 from oproj_pass.passes.diff import GraphSnapshot, snapshot
+from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 from tests.passes import test_zoo, test_zoo_hybrids
 from tests.support import models, quantised
 from tests.support.fake import fake_world
@@ -63,6 +65,8 @@ def record(directory: Path) -> None:
         for inner in INNER if name[0].isalpha() else ["dynamo"]:
             for shapes in ("static", "dynamic"):
                 path = directory / f"{name}.{inner}.{shapes}"
+                if list(directory.glob(f"{path.name}.*")):  # of a run that was stopped
+                    continue
                 _record_one(path, make, args, kwargs, INNER[inner], shapes == "dynamic")
 
 
@@ -93,8 +97,13 @@ def _record_one(
         except Exception as error:  # a model without projections, an operator without a kernel
             (path.parent / f"{path.name}.error").write_text(f"{type(error).__name__}\n")
     for number, graph in enumerate(kept):
-        nodes = tuple(replace(node, source="") for node in graph.nodes)
-        GraphSnapshot(nodes).save(path.parent / f"{path.name}.{number}.json")
+        GraphSnapshot(tuple(map(_comparable, graph.nodes))).save(path.parent / f"{path.name}.{number}.json")
+
+
+def _comparable(node: NodeSnapshot) -> NodeSnapshot:
+    """Without source line, and with one name for every process group: those are numbered as they are made."""
+    args = tuple(part if isinstance(part, Ref) else re.sub(r"'\d+'", "'group'", part) for part in node.args)
+    return replace(node, source="", args=args)
 
 
 def compare(before: Path, after: Path) -> bool:
