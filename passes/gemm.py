@@ -133,22 +133,6 @@ class Gemm:
                 node.graph.erase_node(node)
 
 
-def match_gemm(node: Node) -> Gemm | None:
-    """The GEMM at ``node`` if it has a table entry and a 2-D graph input as its weight, else None."""
-    call = gemm_call(node)
-    found = None if call is None else on_matrix(call.matrix, call.form.contraction_dim)
-    if call is None or found is None:
-        return None
-    weight, chain = found
-    k = summed_axis(call.input, (weight,), (*chain, *call.copies))
-    return Gemm(node, call.form, call.input, call.matrix, call.bias, k)
-
-
-def summed_axis(x: Node, tensors: tuple[TensorAxis, ...], constants: tuple[Node, ...] = ()) -> StoredAxis:
-    """K of a GEMM with the input ``x`` [.., K]."""
-    return StoredAxis(Axis.K, value_of(x).shape[-1], tensors, constants)
-
-
 @dataclass(frozen=True)
 class GemmCall:
     """A call in one of the forms: ``input`` times ``matrix``, which ``copies`` repeat for a batch."""
@@ -158,6 +142,23 @@ class GemmCall:
     matrix: Node
     copies: tuple[Node, ...]
     bias: Node | None
+
+
+def dense_gemm(node: Node, call: GemmCall) -> Gemm | None:
+    """The GEMM at ``node``, a call of the table, if its weight is a 2-D graph input; else None."""
+    found = on_matrix(call.matrix, call.form.contraction_dim)
+    if found is None:
+        return None
+    weight, chain = found
+    k = summed_axis(call.input, (weight,), (*chain, *call.copies))
+    return Gemm(node, call.form, call.input, call.matrix, call.bias, k)
+
+
+def summed_axis(x: Node, tensors: tuple[TensorAxis, ...], constants: tuple[Node, ...] = ()) -> StoredAxis:
+    """K of a GEMM with the input ``x`` [.., K]."""
+    value = value_of(x)
+    extent = value.shape[-1] if isinstance(value, Tensor) and value.dim() else 0
+    return StoredAxis(Axis.K, extent, tensors, constants)
 
 
 def gemm_call(node: Node) -> GemmCall | None:
@@ -176,7 +177,8 @@ def gemm_call(node: Node) -> GemmCall | None:
 
 def _form_of(operation: Any) -> GemmForm | None:
     form = _FORM_OF.get(operation)
-    return _LINEAR if form is None and operation in ops.registered(*ops.ENGINE_LINEAR) else form
+    is_packet = form is None and isinstance(operation, torch._ops.OpOverloadPacket)
+    return _LINEAR if is_packet and operation._qualified_op_name in ops.ENGINE_LINEAR else form
 
 
 def on_matrix(operand: Node, operand_dim: int) -> tuple[TensorAxis, tuple[Node, ...]] | None:

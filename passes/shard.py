@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.axes import StoredAxis, TensorAxis, part_of
 from oproj_pass.passes.contract import NearMiss, PassRecord
-from oproj_pass.passes.metadata import inherit_origin, value_key
+from oproj_pass.passes.metadata import SharedValues, inherit_origin, value_key
 from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.sites import Projection, find_projections
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
@@ -168,9 +169,16 @@ def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> l
     """Give each stored tensor's placeholder its part's shape; returns the constants that follow from it."""
     for literal, size in {(lit, part.exchange.size): None for part, cut in cuts for lit in cut.literals}:
         literal.shrink(size)
+    values: dict[str, SharedValues] = {}
     for node, dim, size in {
         (tensor.node, tensor.dim, part.exchange.size): None for part, cut in cuts for tensor in cut.tensors
     }:
-        node.meta[value_key(node)] = part_of(value_of(node), dim, 0, size).clone()
+        key, full = value_key(node), value_of(node)
+        shared = values.setdefault(key, SharedValues(key))
+        node.meta[key] = shared.of(_first_part, full, dim, size)
     constants = {node for _, cut in cuts for node in cut.constants}
     return [node for node in gm.graph.nodes if node in constants] if constants else []
+
+
+def _first_part(full: Tensor, dim: int, size: int) -> Tensor:
+    return part_of(full, dim, 0, size).clone()

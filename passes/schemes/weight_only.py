@@ -13,17 +13,19 @@ from torch.fx import Node
 from oproj_pass.passes.axes import Axis, TensorAxis
 from oproj_pass.passes.contraction import follow
 from oproj_pass.passes.contraction_rules import CannotFollow
-from oproj_pass.passes.gemm import Gemm, GemmCall, gemm_call, match_gemm, summed_axis
+from oproj_pass.passes.gemm import Gemm, GemmCall, dense_gemm, gemm_call, summed_axis
 from oproj_pass.passes.provenance import rank_of, stored_inputs, value_of
 
 
 def match_dense_or_dequantised(node: Node, is_activation: Callable[[Node], bool]) -> Gemm | None:
     """The plain GEMM at ``node``: of a stored matrix, cast at most, or of one computed from constants."""
-    gemm = match_gemm(node)
+    call = gemm_call(node)
+    if call is None:
+        return None
+    gemm = dense_gemm(node, call)
     if gemm is not None:
         return replace(gemm, scheme="weight_only") if _is_small(gemm.weight.node) else gemm
-    call = gemm_call(node)
-    if call is None or rank_of(call.matrix) != 2 or call.matrix.op == "placeholder":
+    if rank_of(call.matrix) != 2 or call.matrix.op == "placeholder":
         return None
     return _dequantised(node, call, is_activation)
 

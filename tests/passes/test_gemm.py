@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from oproj_pass.passes.gemm import FORMS, is_plain, match_gemm, swaps_dims
+from oproj_pass.passes.gemm import FORMS, dense_gemm, gemm_call, is_plain, swaps_dims
 
 K, H = 6, 4
 MATRIX_PRODUCTS = {
@@ -36,7 +36,8 @@ def trace(function, *shapes):
 
 
 def gemms_of(gm):
-    return [gemm for node in gm.graph.nodes if (gemm := match_gemm(node))]
+    calls = [(node, gemm_call(node)) for node in gm.graph.nodes]
+    return [gemm for node, call in calls if call and (gemm := dense_gemm(node, call))]
 
 
 @pytest.fixture
