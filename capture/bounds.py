@@ -44,6 +44,11 @@ class StepBound:
         """Tokens of the largest possible decode step, min(T, R * q)."""
         return min(self.max_num_batched_tokens, self.max_num_seqs * self.decode_query_len)
 
+    @property
+    def dummy_batch_tokens(self) -> int:
+        """Tokens of an idle rank's dummy batch, min(T, q): one decode request, cut where a step is."""
+        return min(self.max_num_batched_tokens, self.decode_query_len)
+
     def reachable_steps(self) -> tuple[int, ...]:
         """Token counts a uniform decode step can have, ascending.
 
