@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oproj_pass.capture import dispatch_size
+from oproj_pass.capture.pcp import is_prefilling
 from oproj_pass.errors import ConfigError
 
 
@@ -20,6 +21,14 @@ from oproj_pass.errors import ConfigError
 )
 def test_largest_rank_decides(pcp_size, lengths, is_prefill, size):
     assert dispatch_size(pcp_size, lengths, is_prefill) == size
+
+
+@pytest.mark.parametrize(
+    ("prompt_len", "num_computed", "prefill"),
+    [(100, 0, True), (100, 98, True), (100, 99, False), (100, 100, False), (100, 103, False), (1, 0, False)],
+)
+def test_a_prompt_with_one_token_left_is_a_decode(prompt_len, num_computed, prefill):
+    assert is_prefilling(prompt_len, num_computed) is prefill
 
 
 def test_waits_for_late_lengths_exactly_once():
