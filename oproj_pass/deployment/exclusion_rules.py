@@ -6,7 +6,7 @@ extension. 21: what the platform refuses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from oproj_pass.deployment.facts import Facts
 from oproj_pass.deployment.findings import Finding, error
@@ -24,6 +24,8 @@ from oproj_pass.deployment.switches import (
 __all__ = ["built_sizes", "nonbsp", "pcp_dp_platform", "pcp_weight_sharding"]
 
 NO_PCP_WITH_DP = ("cuda", "rocm")
+_O_PROJ: Collection[Knob] = (Knob.OPROJ,)
+_VOCABULARY: Collection[Knob] = (Knob.EMBEDDING, Knob.LMHEAD)
 
 
 def built_sizes(facts: Facts) -> Iterator[Finding]:
@@ -40,21 +42,19 @@ def pcp_weight_sharding(facts: Facts) -> Iterator[Finding]:
 
     PCP shards o_proj when asked, and the embedding and the LM head unless asked not to.
     """
-    config, active = facts.deployment.additional_config, facts.sizes.active
-    if Knob.OPROJ in facts.splits and is_on(config.get(O_PROJ_OVER_PCP)):
-        required = f"false with {Knob.OPROJ}={active[Knob.OPROJ]}"
-        yield _not_both(O_PROJ_OVER_PCP, config[O_PROJ_OVER_PCP], required, [Knob.OPROJ])
-    vocabulary = {knob: size for knob, size in active.items() if knob in (Knob.EMBEDDING, Knob.LMHEAD)}
-    pcp, switch = facts.deployment.prefill_context_parallel_size, config.get(VOCABULARY_OVER_PCP, True)
-    if vocabulary and pcp > 1 and is_on(switch):
-        required = f"false with {assigned(vocabulary)}: prefill context parallelism turns it on by default"
-        yield _not_both(VOCABULARY_OVER_PCP, switch, required, vocabulary)
+    config, pcp = facts.deployment.additional_config, facts.deployment.prefill_context_parallel_size
+    o_proj = {knob: size for knob, size in facts.splits.items() if knob in _O_PROJ}
+    if o_proj and is_on(config.get(O_PROJ_OVER_PCP)):
+        yield _not_both(O_PROJ_OVER_PCP, config[O_PROJ_OVER_PCP], o_proj)
+    vocabulary = {knob: size for knob, size in facts.sizes.active.items() if knob in _VOCABULARY}
+    if vocabulary and pcp > 1 and is_on(config.get(VOCABULARY_OVER_PCP, True)):
+        yield _not_both(VOCABULARY_OVER_PCP, config.get(VOCABULARY_OVER_PCP), vocabulary)
 
 
-def _not_both(switch: str, value: object, required: str, knobs: Iterable[Knob]) -> Finding:
+def _not_both(switch: str, value: object, sizes: Mapping[Knob, int]) -> Finding:
     path = f"{Rule.PCP_WEIGHT_SHARDING.field}.{switch}"
-    remedy = f"Set it to false, or {listed(knobs)} to 0."
-    return error(Rule.PCP_WEIGHT_SHARDING, value, required, remedy, field=path)
+    remedy = f"Set it to false, or {listed(sizes)} to 0."
+    return error(Rule.PCP_WEIGHT_SHARDING, value, f"false with {assigned(sizes)}", remedy, field=path)
 
 
 def nonbsp(facts: Facts) -> Iterator[Finding]:

@@ -56,7 +56,8 @@ def read_file(path: Path) -> dict[str, Any]:
     if isinstance(config, str):
         fields["hf_config"] = _read_mapping(_config_file(path.parent / config))
     elif config is None and isinstance(model, str) and (found := _local_config(model, path.parent)):
-        fields = model_facts(_read_mapping(found)) | fields
+        facts = model_facts(_read_mapping(found))
+        fields |= {name: fact for name, fact in facts.items() if fields.get(name) is None}
     return fields
 
 
