@@ -75,8 +75,8 @@ def recompute_scheduler(facts: Facts) -> Iterator[Finding]:
     field, enabled = facts.recompute_scheduler
     if facts.uniform and enabled not in (True, 1):
         remedy = (
-            f"Set {Rule.RECOMPUTE_SCHEDULER.field} to true, or {listed(facts.uniform)} to 0. It wins over "
-            "the key at the top of additional_config, which is deprecated."
+            f"Set {Rule.RECOMPUTE_SCHEDULER.field} to true, which wins over the deprecated key at the top of "
+            f"additional_config, or {listed(facts.uniform)} to 0."
         )
         required = f"the boolean true with {assigned(facts.uniform)}"
         yield error(Rule.RECOMPUTE_SCHEDULER, enabled, required, remedy, field=field)
