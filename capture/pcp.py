@@ -3,7 +3,7 @@
 Decides what counts as a prefill, and the number. Which rows each rank holds is `context_split.py`'s.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oproj_pass.capture.checks import require_int
 from oproj_pass.capture.chunks import largest_share
@@ -19,26 +19,20 @@ def is_prefilling(prompt_len: int, num_computed: int) -> bool:
     return prompt_len - num_computed > 1
 
 
-def dispatch_size(
-    pcp_size: int, lengths: Sequence[int] | Callable[[], Sequence[int]], is_prefill: Sequence[bool]
-) -> int:
+def dispatch_size(pcp_size: int, lengths: Sequence[int], is_prefill: Sequence[bool]) -> int:
     """Largest number of tokens that any of the `pcp_size` ranks runs in this step.
 
     Every rank runs every decode request, and its chunks of every prefill (`chunks.py`).
 
     Args:
         pcp_size: P, ranks that share a prefill.
-        lengths: tokens each request runs in this step, before any split; or a callable that returns them.
-            With speculative decoding these counts follow from an update that the device sends
-            asynchronously, and read too early they are the previous step's. Pass the counts only once they
-            have arrived, else a callable that waits for them: it is called exactly once, here.
+        lengths: tokens each request runs in this step, before any split.
         is_prefill: whether each request is a prefill.
 
     Raises:
         ConfigError: P or a length is below 1, or the two sequences differ in length.
     """
     require_int("pcp_size", pcp_size, minimum=1)
-    lengths = lengths() if callable(lengths) else lengths
     if len(lengths) != len(is_prefill):
         raise ConfigError(f"lengths has {len(lengths)} requests but is_prefill has {len(is_prefill)}")
     for length in lengths:

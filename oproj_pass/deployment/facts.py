@@ -10,6 +10,7 @@ from functools import cached_property
 
 from oproj_pass.capture import StepBound, plan_capture, vllm_sizes
 from oproj_pass.capture.baselines import runner_v1_sizes
+from oproj_pass.capture.checks import platform_of
 from oproj_pass.deployment.connectors import Connector, walk_connectors
 from oproj_pass.deployment.finegrained import FineGrainedSizes, read_sizes
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
@@ -86,5 +87,5 @@ class Facts:
         ceiling = deployment.max_cudagraph_capture_size
         if ceiling is not None and bound.largest_step_within(ceiling) is None:
             return 0
-        platform = "npu" if deployment.device_type == "npu" else "cuda"
+        platform = platform_of(deployment.device_type)
         return plan_capture(bound, max_size=ceiling, platform=platform).max_size

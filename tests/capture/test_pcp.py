@@ -31,17 +31,6 @@ def test_a_prompt_with_one_token_left_is_a_decode(prompt_len, num_computed, pref
     assert is_prefilling(prompt_len, num_computed) is prefill
 
 
-def test_waits_for_late_lengths_exactly_once():
-    calls = []
-
-    def arrive():
-        calls.append("waited")
-        return [3, 8]
-
-    assert dispatch_size(2, arrive, [False, True]) == 7
-    assert calls == ["waited"]
-
-
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 60), st.booleans()), max_size=6))
 def test_lies_between_the_mean_share_and_the_whole_batch(pcp_size, requests):
     lengths = [length for length, _ in requests]
@@ -58,7 +47,6 @@ def test_lies_between_the_mean_share_and_the_whole_batch(pcp_size, requests):
         ((0, [8], [True]), "pcp_size=0 must be at least 1"),
         ((2, [8, 0], [True, True]), "lengths=0 must be at least 1"),
         ((2, [8, 3], [True]), "lengths has 2 requests but is_prefill has 1"),
-        ((2, lambda: [8, 3], [True]), "lengths has 2 requests but is_prefill has 1"),
     ],
 )
 def test_refuses_a_batch_it_cannot_count(arguments, message):
