@@ -45,8 +45,8 @@ class StepBound:
         return min(self.max_num_batched_tokens, self.max_num_seqs * self.decode_query_len)
 
     @property
-    def dummy_batch_tokens(self) -> int:
-        """Tokens of an idle rank's dummy batch, min(T, q): one decode request, cut where a step is."""
+    def idle_tokens(self) -> int:
+        """Tokens that a rank without requests brings, one decode request's: min(T, q)."""
         return min(self.max_num_batched_tokens, self.decode_query_len)
 
     def reachable_steps(self) -> tuple[int, ...]:

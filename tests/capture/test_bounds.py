@@ -13,12 +13,11 @@ def test_largest_step_is_the_smaller_of_both_limits(seqs, tokens, drafts, larges
 
 
 @pytest.mark.parametrize(
-    ("seqs", "tokens", "drafts", "dummy"), [(8, 64, 0, 1), (8, 64, 3, 4), (6, 6, 7, 6), (1, 1, 7, 1)]
+    ("seqs", "tokens", "drafts", "idle"), [(8, 64, 0, 1), (8, 64, 3, 4), (6, 6, 7, 6), (1, 1, 7, 1)]
 )
-def test_a_dummy_batch_is_one_request_that_fits_the_token_limit(seqs, tokens, drafts, dummy):
+def test_an_idle_rank_brings_one_request_that_fits_the_token_limit(seqs, tokens, drafts, idle):
     bound = StepBound(seqs, tokens, drafts)
-    assert bound.dummy_batch_tokens == dummy
-    assert dummy == bound.reachable_steps()[0]
+    assert bound.idle_tokens == idle == bound.reachable_steps()[0]
 
 
 def test_steps_are_whole_requests_and_the_step_that_fills_the_token_limit():
