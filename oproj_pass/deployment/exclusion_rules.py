@@ -48,7 +48,7 @@ def pcp_weight_sharding(facts: Facts) -> Iterator[Finding]:
         yield _not_both(O_PROJ_OVER_PCP, config[O_PROJ_OVER_PCP], o_proj)
     vocabulary = {knob: size for knob, size in facts.sizes.active.items() if knob in _VOCABULARY}
     if vocabulary and pcp > 1 and is_on(config.get(VOCABULARY_OVER_PCP, True)):
-        yield _not_both(VOCABULARY_OVER_PCP, config.get(VOCABULARY_OVER_PCP), vocabulary)
+        yield _not_both(VOCABULARY_OVER_PCP, config.get(VOCABULARY_OVER_PCP, "on by default"), vocabulary)
 
 
 def _not_both(switch: str, value: object, sizes: Mapping[Knob, int]) -> Finding:
