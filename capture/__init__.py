@@ -4,7 +4,7 @@ How many tokens a decode step can bring, which sizes to capture so that every st
 agree on before a step. `docs/capture.md` has the rules and examples.
 """
 
-from oproj_pass.capture.agreement import GraphMode, StepAgreement, agree_step, encode_step
+from oproj_pass.capture.agreement import GraphMode, StepAgreement, agree_step
 from oproj_pass.capture.baselines import vllm_ascend_sizes, vllm_sizes
 from oproj_pass.capture.bounds import StepBound
 from oproj_pass.capture.context_split import ContextSplit
@@ -14,7 +14,7 @@ from oproj_pass.capture.padding import Padding, PaddingComparison
 from oproj_pass.capture.pcp import dispatch_size
 from oproj_pass.capture.plan import CapturePlan
 from oproj_pass.capture.planner import plan_capture
-from oproj_pass.capture.streams import StreamShape
+from oproj_pass.capture.stream_budget import StreamShape
 
 __all__ = [
     "CapturePlan",
@@ -30,7 +30,6 @@ __all__ = [
     "agree_step",
     "compare_coverage",
     "dispatch_size",
-    "encode_step",
     "load_histogram",
     "plan_capture",
     "vllm_ascend_sizes",

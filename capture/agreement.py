@@ -37,22 +37,16 @@ class StepAgreement:
     forced_by: tuple[int, ...]
 
 
-def encode_step(num_tokens: int, mode: GraphMode) -> list[int]:
-    """This rank's row for the collective, two integers."""
-    return [num_tokens, int(mode)]
+def agree_step(steps: Sequence[tuple[int, GraphMode]]) -> StepAgreement:
+    """The agreement over the token count and mode of all ranks, in rank order.
 
-
-def agree_step(rows: Sequence[Sequence[int]]) -> StepAgreement:
-    """The agreement over the rows of all ranks, in rank order, as `encode_step` made them.
-
-    Depends on nothing but `rows`, so ranks that see equal rows reach equal results, or all raise.
+    Depends on nothing but `steps`, so ranks that see equal steps reach equal results, or all raise.
 
     Raises:
-        GroupMismatchError: no row, or one that is not a token count and a mode; names the rank.
+        GroupMismatchError: no step.
     """
-    if not rows:
+    if not steps:
         raise GroupMismatchError("no rank brought a step to agree on: the collective returned no rows")
-    steps = [_decode_step(rank, row) for rank, row in enumerate(rows)]
     modes = [mode for _, mode in steps]
     lowest = min(modes)
     forced = max(modes) != lowest
@@ -62,17 +56,3 @@ def agree_step(rows: Sequence[Sequence[int]]) -> StepAgreement:
         world_size=len(steps),
         forced_by=tuple(rank for rank, mode in enumerate(modes) if forced and mode == lowest),
     )
-
-
-def _decode_step(rank: int, row: Sequence[int]) -> tuple[int, GraphMode]:
-    try:
-        num_tokens, mode = row
-        if num_tokens < 0:
-            raise ValueError
-        return num_tokens, GraphMode(mode)
-    except ValueError:
-        raise GroupMismatchError(
-            f"rank {rank} brought {list(row)}, which is not [num_tokens, mode] with a mode of "
-            f"{', '.join(f'{mode.value} ({mode.name})' for mode in GraphMode)}. "
-            f"All ranks of the group must run the same version"
-        ) from None

@@ -15,6 +15,11 @@ def require_int(field: str, value: object, *, minimum: int) -> int:
     return value
 
 
+def platform_of(device_type: str) -> str:
+    """The platform whose capture defaults vLLM's `device_type` has."""
+    return "npu" if device_type == "npu" else "cuda"
+
+
 def require_platform(platform: str) -> str:
     """Return `platform` if its capture defaults are known, else raise ConfigError."""
     if platform not in PLATFORMS:

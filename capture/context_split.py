@@ -10,6 +10,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from oproj_pass.capture.checks import require_int
+from oproj_pass.capture.chunks import largest_share, rank_chunks, rank_share
 from oproj_pass.errors import ConfigError
 
 Row = TypeVar("Row")
@@ -17,12 +18,10 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True)
 class ContextSplit:
-    """The rows of a batch of sequences over `pcp_size` ranks.
+    """The rows of a batch of sequences over `pcp_size` ranks, by the rule of `chunks.py`.
 
-    A sequence of at least 2P tokens is padded to 2P equal chunks and rank r holds chunks r and 2P - 1 - r, so
-    that causal attention costs every rank the same. A shorter one has too few tokens for that: it is cut
-    plainly into P pieces of ceil(L / P), in rank order. Either way every rank holds equally many rows of a
-    sequence, with padding inside the sequence, and a rank's sequences follow one another.
+    A rank's sequences follow one another. Ranks that hold less than the largest share are padded to it at the
+    end, so that all hold as many rows as the step brings to dispatch.
 
     Raises:
         ConfigError: P or a length is below 1.
@@ -37,32 +36,38 @@ class ContextSplit:
             require_int("lengths", length, minimum=1)
 
     @property
-    def local_lengths(self) -> tuple[int, ...]:
-        """Rows of each sequence on every rank, padding included; attention needs these, not the real ones."""
-        return tuple(len(self._positions(length, 0)) for length in self.lengths)
-
-    @property
     def local_total(self) -> int:
         """Rows of every rank, padding included."""
-        return sum(self.local_lengths)
+        return largest_share(self.lengths, self.pcp_size)
+
+    def local_lengths(self, rank: int) -> tuple[int, ...]:
+        """Rows of each sequence on `rank`, the padding counted to the last one.
+
+        Attention kernels want these: they size their buffers by lengths that add up to the rows.
+        """
+        self._check_rank(rank)
+        held = [rank_share(length, self.pcp_size, rank) for length in self.lengths]
+        return (*held[:-1], held[-1] + self.local_total - sum(held)) if held else ()
 
     def sources(self, rank: int) -> tuple[int | None, ...]:
         """For each row of `rank`, its row in the whole batch; None is padding."""
         self._check_rank(rank)
         starts = accumulate(self.lengths, initial=0)
-        return tuple(
-            start + position if position < length else None
+        held = [
+            start + position
             for start, length in zip(starts, self.lengths, strict=False)
-            for position in self._positions(length, rank)
-        )
+            for chunk in rank_chunks(length, self.pcp_size, rank)
+            for position in chunk
+        ]
+        return (*held, *[None] * (self.local_total - len(held)))
 
     def restore_indices(self) -> tuple[int, ...]:
         """For each row of the whole batch, its row among all ranks' rows gathered in rank order."""
-        indices = [0] * sum(self.lengths)
+        indices, local_total = [0] * sum(self.lengths), self.local_total
         for rank in range(self.pcp_size):
             for row, source in enumerate(self.sources(rank)):
                 if source is not None:
-                    indices[source] = rank * self.local_total + row
+                    indices[source] = rank * local_total + row
         return tuple(indices)
 
     def shard(self, rows: Sequence[Row], rank: int, pad: Row) -> list[Row]:
@@ -82,16 +87,6 @@ class ContextSplit:
         """
         self._check_rows(gathered, self.pcp_size * self.local_total, f"{self.pcp_size} ranks' gathered rows")
         return [gathered[index] for index in self.restore_indices()]
-
-    def _positions(self, length: int, rank: int) -> list[int]:
-        """Positions in its sequence of the rows that `rank` holds; at or past `length` they are padding."""
-        ranks = self.pcp_size
-        if ranks == 1 or length < 2 * ranks:
-            piece = -(-length // ranks)
-            return list(range(rank * piece, (rank + 1) * piece))
-        chunk = -(-length // (2 * ranks))
-        owned = (rank, 2 * ranks - 1 - rank)
-        return [position for c in owned for position in range(c * chunk, (c + 1) * chunk)]
 
     def _check_rank(self, rank: int) -> None:
         if require_int("rank", rank, minimum=0) >= self.pcp_size:

@@ -3,11 +3,15 @@
 import os
 
 import pytest
+from hypothesis import settings
 
 from tests.support.ranks import RankPool
 
 # With torch_npu and no CANN, a plain `import torch` raises; only processes over the stub load torch_npu.
 os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

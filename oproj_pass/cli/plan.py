@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from oproj_pass.capture import CapturePlan, StepBound, load_histogram, plan_capture
+from oproj_pass.capture.checks import platform_of
 from oproj_pass.cli.output import Json, Status, finish, show
 from oproj_pass.deployment import Deployment
 from oproj_pass.errors import ConfigError
@@ -75,7 +76,7 @@ def run(
         max_size=settings.get("max_cudagraph_capture_size"),
         budget=budget,
         histogram=None if histogram is None else load_histogram(histogram),
-        platform="npu" if settings.get("device_type", "npu") == "npu" else "cuda",
+        platform=platform_of(settings.get("device_type", "npu")),
     )
     show(plan.to_dict(), _text(plan), as_json=json)
     finish(Status.OK if plan.covers else Status.WARNING)

@@ -10,24 +10,30 @@ from collections.abc import Iterator, Mapping
 
 from oproj_pass.deployment.connectors import Connector
 from oproj_pass.deployment.facts import Facts
-from oproj_pass.deployment.finegrained import KNOB
-from oproj_pass.deployment.report import Finding, Severity
+from oproj_pass.deployment.findings import Finding, error, warning
+from oproj_pass.deployment.knobs import assigned
+from oproj_pass.deployment.rule import Rule
+from oproj_pass.deployment.switches import is_on
 
-__all__ = ["connector_sizes_agree", "layerwise_needs_piecewise", "preempt_offload_connector"]
+__all__ = ["connector_sizes", "layerwise_connector", "preempt_offload"]
 
 OFFLOAD_CONNECTOR = "PreemptOffloadConnector"
+FORMER_OFFLOAD_CONNECTOR = "RecomputeCPUOffloadConnector"
 
 
-def preempt_offload_connector(facts: Facts) -> Iterator[Finding]:
+def preempt_offload(facts: Facts) -> Iterator[Finding]:
     """Rule 10: a preempted request must find its KV cache again without the prefill node."""
     names = [connector.name for connector in facts.connectors]
-    if facts.splits and OFFLOAD_CONNECTOR not in names:
-        remedy = f"Combine the transfer connector and {OFFLOAD_CONNECTOR} under a MultiConnector."
-        required = f"a chain that holds {OFFLOAD_CONNECTOR} with {KNOB}={facts.oproj}"
-        yield Finding(10, Severity.ERROR, "kv_transfer_config.kv_connector", names, required, remedy)
+    if facts.splits and not {OFFLOAD_CONNECTOR, FORMER_OFFLOAD_CONNECTOR} & set(names):
+        remedy = (
+            f"Combine the transfer connector and {OFFLOAD_CONNECTOR} under a MultiConnector (releases up to "
+            f"August 2026 call it {FORMER_OFFLOAD_CONNECTOR})."
+        )
+        required = f"a chain that holds {OFFLOAD_CONNECTOR} with {assigned(facts.splits)}"
+        yield error(Rule.PREEMPT_OFFLOAD, names, required, remedy)
 
 
-def connector_sizes_agree(facts: Facts) -> Iterator[Finding]:
+def connector_sizes(facts: Facts) -> Iterator[Finding]:
     """16: the tp_size and dp_size that a connector states for this node are the deployment's.
 
     A consumer's own side is `decode`, a producer's is `prefill`; the other side describes the peer.
@@ -45,14 +51,14 @@ def connector_sizes_agree(facts: Facts) -> Iterator[Finding]:
                     path = f"{connector.path}.kv_connector_extra_config.{side}.{key}"
                     remedy = f"Set {path} ({connector.name}) and {field} to the same number."
                     required = f"{field}, which is {actual}"
-                    yield Finding(16, Severity.ERROR, path, stated[key], required, remedy)
+                    yield error(Rule.CONNECTOR_SIZES, stated[key], required, remedy, field=path)
 
 
 def _own_sides(connector: Connector) -> tuple[str, ...]:
     return ("prefill",) * connector.is_producer + ("decode",) * connector.is_consumer
 
 
-def layerwise_needs_piecewise(facts: Facts) -> Iterator[Finding]:
+def layerwise_connector(facts: Facts) -> Iterator[Finding]:
     """17: full graphs replay without Python: a hook between layers is skipped, KV cache is read too early.
 
     `use_layerwise` says that the hooks are at work. A connector that is layerwise by name pushes from the
@@ -61,10 +67,10 @@ def layerwise_needs_piecewise(facts: Facts) -> Iterator[Finding]:
     if not facts.graph_mode.has_full_graphs:
         return
     for connector in facts.connectors:
-        by_setting = connector.extra_config.get("use_layerwise") in (True, 1, "true", "True")
+        by_setting = is_on(connector.extra_config.get("use_layerwise"))
         if by_setting or "layerwise" in connector.name.lower():
             certain = by_setting or connector.is_producer
-            severity = Severity.ERROR if certain else Severity.WARNING
+            report = error if certain else warning
             required = f"PIECEWISE with the layerwise connector {connector.name} at {connector.path}"
             remedy = "Set cudagraph_mode to PIECEWISE, or use a connector that does not work layer by layer."
-            yield Finding(17, severity, "cudagraph_mode", facts.graph_mode.name, required, remedy)
+            yield report(Rule.LAYERWISE_CONNECTOR, facts.graph_mode.name, required, remedy)

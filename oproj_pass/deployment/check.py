@@ -1,55 +1,60 @@
 """Runs every rule over a deployment and keeps every finding.
 
-Decides the order of the rules and what rule 13 leaves of the knob.
+Decides the order of the rules and what rule 13 leaves of the sizes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 
-from oproj_pass.deployment import chain_rules, rules
+from oproj_pass.deployment import chain_rules, exclusion_rules, graph_rules, rules
 from oproj_pass.deployment.facts import Facts
-from oproj_pass.deployment.finegrained import KNOB
+from oproj_pass.deployment.findings import DeploymentReport, Finding
+from oproj_pass.deployment.knobs import UNIFORM_STEPS, Knob
 from oproj_pass.deployment.model import Deployment
-from oproj_pass.deployment.report import DeploymentReport, Finding
+from oproj_pass.deployment.rule import Rule
 
-__all__ = ["check_deployment"]
+__all__ = ["JUDGES", "check_deployment"]
 
 logger = logging.getLogger(__name__)
 
-_RULES: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    rules.usable_sizes,
-    rules.tensor_parallel,
-    rules.data_parallel_groups,
-    rules.kv_consumer,
-    rules.recompute_scheduler,
-    rules.mixture_of_experts,
-    rules.heads_divide,
-    rules.graph_mode_with_split,
-    rules.no_context_parallel_split,
-    chain_rules.preempt_offload_connector,
-    rules.graph_mode_with_pcp_and_dp,
-    rules.pipeline_parallel,
-    rules.capture_covers_steps,
-    chain_rules.connector_sizes_agree,
-    chain_rules.layerwise_needs_piecewise,
-)
+JUDGES: Mapping[Rule, Callable[[Facts], Iterator[Finding]]] = {
+    Rule.USABLE_SIZES: rules.usable_sizes,
+    Rule.TENSOR_PARALLEL: rules.tensor_parallel,
+    Rule.FULL_GROUPS: rules.full_groups,
+    Rule.KV_CONSUMER: rules.kv_consumer,
+    Rule.RECOMPUTE_SCHEDULER: rules.recompute_scheduler,
+    Rule.MIXTURE_OF_EXPERTS: rules.mixture_of_experts,
+    Rule.EQUAL_SLICES: rules.equal_slices,
+    Rule.GRAPH_MODE: graph_rules.graph_mode,
+    Rule.CONTEXT_PARALLEL: rules.context_parallel,
+    Rule.PREEMPT_OFFLOAD: chain_rules.preempt_offload,
+    Rule.PCP_DP_GRAPH_MODE: graph_rules.pcp_dp_graph_mode,
+    Rule.PIPELINE_PARALLEL: rules.pipeline_parallel,
+    Rule.CAPTURE_COVERAGE: graph_rules.capture_coverage,
+    Rule.CONNECTOR_SIZES: chain_rules.connector_sizes,
+    Rule.LAYERWISE_CONNECTOR: chain_rules.layerwise_connector,
+    Rule.BUILT_SIZES: exclusion_rules.built_sizes,
+    Rule.PCP_WEIGHT_SHARDING: exclusion_rules.pcp_weight_sharding,
+    Rule.NONBSP: exclusion_rules.nonbsp,
+    Rule.PCP_DP_PLATFORM: exclusion_rules.pcp_dp_platform,
+}
+"""The function that judges each rule. Rule 14 is `Facts.splits`, rule 15 is `preemption.py`."""
 
 
-def check_deployment(deployment: Deployment, *, moot: Collection[int] = ()) -> DeploymentReport:
+def check_deployment(deployment: Deployment, *, moot: Collection[Rule] = ()) -> DeploymentReport:
     """Return every finding of every rule but the `moot` ones, in the order of the rules.
 
     Run it on the final configuration, after the platform's `check_and_update_config`. Warnings are logged;
     errors are not raised here, see `DeploymentReport.raise_if_errors`.
     """
     facts = Facts(deployment)
-    found = (finding for rule in _RULES for finding in rule(facts))
-    findings = tuple(finding for finding in found if finding.rule not in moot)
-    knob_is_off = any(finding.rule == 13 for finding in findings)
+    judges = (judge for rule, judge in JUDGES.items() if rule not in moot)
+    findings = tuple(finding for judge in judges for finding in judge(facts))
     report = DeploymentReport(
         findings=findings,
-        oproj_tensor_parallel_size=0 if knob_is_off else facts.oproj,
+        sizes=_remaining_sizes(facts, findings),
         cudagraph_mode=facts.graph_mode,
         not_judged=tuple(_not_judged(facts)),
     )
@@ -58,10 +63,17 @@ def check_deployment(deployment: Deployment, *, moot: Collection[int] = ()) -> D
     return report
 
 
+def _remaining_sizes(facts: Facts, findings: tuple[Finding, ...]) -> dict[Knob, int]:
+    uncovered = any(finding.rule is Rule.CAPTURE_COVERAGE for finding in findings)
+    off = UNIFORM_STEPS if uncovered else ()
+    return {knob: size for knob, size in facts.sizes.active.items() if knob not in off}
+
+
 def _not_judged(facts: Facts) -> Iterator[str]:
-    if not facts.sizes.oproj_is_usable:
-        yield f"every rule on {KNOB}, until its value is usable"
+    for knob in facts.sizes.unusable:
+        yield f"every rule on {knob}, until its value is usable"
+    given = "or in a file a model that is on this machine"
     if facts.sizes.active and facts.deployment.is_moe is None:
-        yield "rule 6: give hf_config, or is_moe"
-    if facts.splits and facts.deployment.oproj_input_size is None:
-        yield "rule 7: give hf_config, or num_attention_heads and head_dim"
+        yield f"rule {Rule.MIXTURE_OF_EXPERTS}: give hf_config or is_moe, {given}"
+    if Knob.OPROJ in facts.splits and facts.deployment.oproj_input_size is None:
+        yield f"rule {Rule.EQUAL_SLICES}: give hf_config, or num_attention_heads and head_dim, {given}"

@@ -10,10 +10,14 @@ from functools import cached_property
 
 from oproj_pass.capture import StepBound, plan_capture, vllm_sizes
 from oproj_pass.capture.baselines import runner_v1_sizes
+from oproj_pass.capture.checks import platform_of
 from oproj_pass.deployment.connectors import Connector, walk_connectors
 from oproj_pass.deployment.finegrained import FineGrainedSizes, read_sizes
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
+from oproj_pass.deployment.knobs import UNIFORM_STEPS, Knob
 from oproj_pass.deployment.model import Deployment
+from oproj_pass.deployment.rule import Rule
+from oproj_pass.deployment.switches import RECOMPUTE_SCHEDULER, SCHEDULER_SECTION, Setting, section
 
 __all__ = ["Facts"]
 
@@ -29,15 +33,24 @@ class Facts:
         """The fine-grained sizes, with rule 1's findings."""
         return read_sizes(self.deployment.additional_config)
 
-    @property
-    def oproj(self) -> int:
-        """N as asked for: 0 is off, 1 exchanges nothing, more is a real split."""
-        return self.sizes.oproj
+    @cached_property
+    def uniform(self) -> dict[Knob, int]:
+        """The sizes that are on and need every rank to bring the same number of tokens."""
+        return {knob: size for knob, size in self.sizes.active.items() if knob in UNIFORM_STEPS}
 
-    @property
-    def splits(self) -> bool:
-        """Whether o_proj is really split (N > 1): rule 14 exempts anything less from rules 8 to 10 and 13."""
-        return self.oproj > 1
+    @cached_property
+    def splits(self) -> dict[Knob, int]:
+        """Those that really split (N > 1): rule 14 exempts the others from rules 8 to 10 and 13."""
+        return {knob: size for knob, size in self.uniform.items() if size > 1}
+
+    @cached_property
+    def recompute_scheduler(self) -> Setting:
+        """The recompute scheduler's switch as written, and where; in `scheduler_config` it wins."""
+        config, key = self.deployment.additional_config, RECOMPUTE_SCHEDULER
+        inner = section(config, SCHEDULER_SECTION)
+        if key in inner or key not in config:
+            return Setting(Rule.RECOMPUTE_SCHEDULER.field, inner.get(key, False))
+        return Setting(f"additional_config.{key}", config[key])
 
     @cached_property
     def connectors(self) -> tuple[Connector, ...]:
@@ -74,5 +87,5 @@ class Facts:
         ceiling = deployment.max_cudagraph_capture_size
         if ceiling is not None and bound.largest_step_within(ceiling) is None:
             return 0
-        platform = "npu" if deployment.device_type == "npu" else "cuda"
+        platform = platform_of(deployment.device_type)
         return plan_capture(bound, max_size=ceiling, platform=platform).max_size

@@ -7,76 +7,63 @@ for the other rules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from oproj_pass.deployment.findings import Finding, error
+from oproj_pass.deployment.knobs import Knob
 from oproj_pass.deployment.names import near_misses, suggestion
-from oproj_pass.deployment.report import Finding, Severity
+from oproj_pass.deployment.rule import Rule
 
-__all__ = ["KNOB", "FineGrainedSizes", "read_sizes"]
+__all__ = ["SECTION", "FineGrainedSizes", "read_sizes"]
 
-KNOB = "oproj_tensor_parallel_size"
-SIZES = (
-    KNOB,
-    "lmhead_tensor_parallel_size",
-    "embedding_tensor_parallel_size",
-    "mlp_tensor_parallel_size",
-    "olora_tensor_parallel_size",
-)
 SECTION = "finegrained_tp_config"
-_PATH = f"additional_config.{SECTION}"
+_KNOBS: dict[Any, Knob] = {knob.value: knob for knob in Knob}
+_PATH = Rule.USABLE_SIZES.field
 
 
-@dataclass(frozen=True)
+@dataclass
 class FineGrainedSizes:
-    """The usable sizes by name (an absent one is off), and a finding of rule 1 for every other entry."""
+    """The usable sizes (an absent one is off), the knobs without one, and rule 1's findings."""
 
-    sizes: Mapping[str, int]
-    findings: tuple[Finding, ...]
-
-    @property
-    def oproj(self) -> int:
-        """`oproj_tensor_parallel_size`: 0 is off, and stands for an unusable value too."""
-        return self.sizes.get(KNOB, 0)
+    sizes: dict[Knob, int] = field(default_factory=dict)
+    unusable: list[Knob] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     @property
-    def oproj_is_usable(self) -> bool:
-        """Whether rule 1 holds for the o_proj size itself."""
-        return not any(finding.field == f"{_PATH}.{KNOB}" for finding in self.findings)
-
-    @property
-    def active(self) -> dict[str, int]:
-        """The sizes that are on, any knob."""
-        return {name: size for name, size in self.sizes.items() if size > 0}
+    def active(self) -> dict[Knob, int]:
+        """The sizes that are on."""
+        return {knob: size for knob, size in self.sizes.items() if size > 0}
 
 
 def read_sizes(additional_config: Mapping[str, Any]) -> FineGrainedSizes:
     """Return the sizes under `finegrained_tp_config`, with every unusable entry as a finding."""
-    findings = _misplaced(additional_config)
+    read = FineGrainedSizes(findings=_misplaced(additional_config))
     section = additional_config.get(SECTION, {})
     if not isinstance(section, Mapping):
-        required = f"a mapping such as {{'{KNOB}': 8}}"
-        findings.append(_finding(_PATH, section, required, "Write the sizes as key: value pairs."))
-        return FineGrainedSizes({}, tuple(findings))
-    sizes: dict[str, int] = {}
+        required = f"a mapping such as {{'{Knob.OPROJ}': 8}}"
+        read.findings.append(_finding(_PATH, section, required, "Write the sizes as key: value pairs."))
+        return read
     for name, value in section.items():
-        if name not in SIZES:
-            required = f"one of {', '.join(SIZES)}"
-            remedy = f"No such size{suggestion(str(name), SIZES)}. Remove or rename the key."
-            findings.append(_finding(f"{_PATH}.{name}", value, required, remedy))
+        knob = _KNOBS.get(name)
+        if knob is None:
+            required = f"one of {', '.join(_KNOBS)}"
+            remedy = f"No such size{suggestion(str(name), _KNOBS)}. Remove or rename the key."
+            read.findings.append(_finding(f"{_PATH}.{name}", value, required, remedy))
             continue
         parsed = _parse(value)
         if isinstance(parsed, int):
-            sizes[name] = parsed
+            read.sizes[knob] = parsed
         else:
-            findings.append(_finding(f"{_PATH}.{name}", value, *parsed))
-    return FineGrainedSizes(sizes, tuple(findings))
+            read.unusable.append(knob)
+            read.findings.append(_finding(f"{_PATH}.{name}", value, *parsed))
+    return read
 
 
 def _misplaced(additional_config: Mapping[str, Any]) -> list[Finding]:
     """Keys beside the section that were meant to be it or in it: vllm-ascend ignores them in silence."""
-    meant = {name: f"the key under {_PATH}" for name in SIZES if name in additional_config}
-    for name, known in near_misses(additional_config, (SECTION, *SIZES)).items():
+    meant = {name: f"the key under {_PATH}" for name in _KNOBS if name in additional_config}
+    for name, known in near_misses(additional_config, (SECTION, *_KNOBS)).items():
         meant[name] = f"the key {known!r}"
     return [
         _finding(f"additional_config.{name}", additional_config[name], required, "Move or rename the key.")
@@ -88,7 +75,7 @@ def _parse(value: Any) -> int | tuple[str, str]:
     """Return the size, or what is required and the remedy."""
     off_or_more = "an integer, 0 or more"
     if value is None:
-        return off_or_more, "Nothing is not a size. Write 0 to switch it off, or remove the key."
+        return 0
     if isinstance(value, bool):
         return off_or_more, "A boolean does not say how many ranks. Write the group size, or 0 for off."
     if isinstance(value, str):
@@ -107,5 +94,5 @@ def _parse(value: Any) -> int | tuple[str, str]:
     return value
 
 
-def _finding(field: str, value: Any, required: str, remedy: str) -> Finding:
-    return Finding(1, Severity.ERROR, field, value, required, remedy)
+def _finding(path: str, value: Any, required: str, remedy: str) -> Finding:
+    return error(Rule.USABLE_SIZES, value, required, remedy, field=path)

@@ -13,9 +13,17 @@ from typing import Any
 from oproj_pass.deployment.engine_args import ENGINE_ARGS
 from oproj_pass.deployment.hf_config import model_facts
 from oproj_pass.deployment.names import near_misses, suggestion
+from oproj_pass.deployment.switches import (
+    NONBSP,
+    O_PROJ_OVER_PCP,
+    RECOMPUTE_SCHEDULER,
+    SCHEDULER_SECTION,
+    VOCABULARY_OVER_PCP,
+    section,
+)
 from oproj_pass.errors import ConfigError
 
-__all__ = ["flatten"]
+__all__ = ["flatten", "spelled"]
 
 # section -> its key -> the flat field
 _SECTIONS = {
@@ -29,7 +37,7 @@ _SECTIONS = {
     "speculative_config": {"num_speculative_tokens": "num_speculative_tokens"},
 }
 _KEPT_SECTIONS = {
-    "additional_config": ("recompute_scheduler_enable", "scheduler_config"),
+    "additional_config": (RECOMPUTE_SCHEDULER, SCHEDULER_SECTION, O_PROJ_OVER_PCP, VOCABULARY_OVER_PCP),
     "kv_transfer_config": ("kv_connector", "kv_role", "kv_connector_extra_config"),
 }
 
@@ -44,7 +52,7 @@ def flatten(fields: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     Raises:
         ConfigError: a name is unknown, a section is not a mapping, or two spellings of a field disagree.
     """
-    fields = {str(name).removeprefix("--").replace("-", "_"): value for name, value in fields.items()}
+    fields = {spelled(name): value for name, value in fields.items()}
     flat: dict[str, Any] = {}
     unknown = []
     names = {*known, *_SECTIONS, *_KEPT_SECTIONS, "hf_config"}
@@ -64,18 +72,25 @@ def flatten(fields: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     return flat
 
 
+def spelled(name: Any) -> str:
+    """A field's name, given as on the command line of `vllm serve` or as in Python."""
+    return str(name).removeprefix("--").replace("-", "_")
+
+
 def _flatten_section(name: str, value: Any) -> dict[str, Any]:
     if name == "compilation_config" and isinstance(value, int):  # `-O3` is short for mode 3
         value = {"mode": value}
-    section, keys = _section(name, value), _SECTIONS[name]
-    _refuse_near_misses(name, section, keys)
-    return {flat: section[key] for key, flat in keys.items() if section.get(key) is not None}
+    given, keys = _section(name, value), _SECTIONS[name]
+    _refuse_near_misses(name, given, keys)
+    return {flat: given[key] for key, flat in keys.items() if given.get(key) is not None}
 
 
 def _keep_section(name: str, value: Any) -> dict[str, Any]:
-    section = _section(name, value)
-    _refuse_near_misses(name, section, _KEPT_SECTIONS[name])
-    return section
+    kept = _section(name, value)
+    _refuse_near_misses(name, kept, _KEPT_SECTIONS[name])
+    scheduler = section(kept, SCHEDULER_SECTION)
+    _refuse_near_misses(f"{name}.{SCHEDULER_SECTION}", scheduler, (RECOMPUTE_SCHEDULER, NONBSP))
+    return kept
 
 
 def _section(name: str, value: Any) -> dict[str, Any]:
@@ -91,8 +106,8 @@ def _section(name: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _refuse_near_misses(name: str, section: Mapping[str, Any], known: Iterable[str]) -> None:
-    misses = near_misses(section, known)
+def _refuse_near_misses(name: str, given: Mapping[str, Any], known: Iterable[str]) -> None:
+    misses = near_misses(given, known)
     if misses:
         texts = (f"{name} has no key {miss!r}; did you mean {meant!r}?" for miss, meant in misses.items())
         raise ConfigError(" ".join(texts))

@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from oproj_pass.deployment.flatten import spelled
 from oproj_pass.deployment.hf_config import model_facts
 from oproj_pass.errors import ConfigError
 
@@ -42,15 +43,33 @@ _VLLM_FIELDS: dict[str, tuple[tuple[str, str, Any], ...]] = {
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the fields of a .json, .yaml or .yml file.
+    """Return the fields of a .json, .yaml or .yml file, with the facts of a model that is on this machine.
+
+    The model is `hf_config`, or else `model`: a config.json or its folder. What the file states itself wins
+    over the config of `model`.
 
     Raises:
-        ConfigError: the file is missing, of another kind, malformed, or not a mapping.
+        ConfigError: a file is missing, of another kind, malformed, or not a mapping.
     """
-    fields = _read_mapping(path)
-    if isinstance(fields.get("hf_config"), str):
-        fields["hf_config"] = _read_mapping(path.parent / fields["hf_config"])
+    fields = {spelled(name): value for name, value in _read_mapping(path).items()}
+    config, model = fields.get("hf_config"), fields.get("model")
+    if isinstance(config, str):
+        fields["hf_config"] = _read_mapping(_config_file(path.parent / config))
+    elif config is None and isinstance(model, str) and (found := _local_config(model, path.parent)):
+        facts = model_facts(_read_mapping(found))
+        fields |= {name: fact for name, fact in facts.items() if fields.get(name) is None}
     return fields
+
+
+def _local_config(model: str, folder: Path) -> Path | None:
+    """The config.json of `model`, seen from `folder` or from here; None for what may be a hub's name."""
+    places = [_config_file(start / model) for start in (folder, Path())]
+    found = next((place for place in places if place.suffix == ".json" and place.is_file()), None)
+    return places[0] if found is None and model.endswith(".json") else found
+
+
+def _config_file(place: Path) -> Path:
+    return place / "config.json" if place.is_dir() else place
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:

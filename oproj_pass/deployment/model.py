@@ -99,7 +99,10 @@ class Deployment(BaseModel):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Deployment:
-        """Read a JSON or YAML file; its `hf_config` may be a path to a config.json, relative to the file."""
+        """Read a JSON or YAML file.
+
+        Its `hf_config` or `model` may be a config.json or a model's folder: the model's facts are read there.
+        """
         return cls.from_dict(loaders.read_file(Path(path)))
 
     @classmethod
@@ -126,17 +129,6 @@ class Deployment(BaseModel):
         if self.num_attention_heads is None or self.head_dim is None:
             return None
         return self.num_attention_heads * self.head_dim
-
-    @property
-    def recompute_scheduler_enable(self) -> Any:
-        """The recompute scheduler's switch as written.
-
-        Newer releases keep it in `additional_config.scheduler_config`, older ones in `additional_config`.
-        """
-        key, nested = "recompute_scheduler_enable", self.additional_config.get("scheduler_config")
-        if isinstance(nested, Mapping) and key in nested:
-            return nested[key]
-        return self.additional_config.get(key, False)
 
 
 def _describe(error: ValidationError) -> str:

@@ -6,14 +6,18 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from oproj_pass.deployment.knobs import Knob
+from oproj_pass.deployment.rule import Rule
+
 __all__ = ["near_misses", "suggestion"]
 
 _MISPLACED = {
-    "oproj_tensor_parallel_size": "additional_config.finegrained_tp_config.oproj_tensor_parallel_size",
-    "finegrained_tp_config": "additional_config.finegrained_tp_config",
-    "recompute_scheduler_enable": "additional_config.recompute_scheduler_enable",
-    "kv_role": "kv_transfer_config.kv_role",
-    "kv_connector": "kv_transfer_config.kv_connector",
+    **{knob.value: f"{Rule.USABLE_SIZES.field}.{knob}" for knob in Knob},
+    "finegrained_tp_config": Rule.USABLE_SIZES.field,
+    "recompute_scheduler_enable": Rule.RECOMPUTE_SCHEDULER.field,
+    "scheduler_config": "additional_config.scheduler_config",
+    "kv_role": Rule.KV_CONSUMER.field,
+    "kv_connector": Rule.PREEMPT_OFFLOAD.field,
     "kv_connector_extra_config": "kv_transfer_config.kv_connector_extra_config",
     "mode": "compilation_config.mode",
     "backend": "compilation_config.backend",

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from oproj_pass.deployment.report import DeploymentReport, Finding
+    from oproj_pass.deployment.findings import DeploymentReport, Finding
 
 __all__ = ["to_html", "to_rich"]
 

@@ -7,7 +7,7 @@ Decides from what every rank brought and from nothing else, so all ranks decide 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oproj_pass.capture import StepAgreement, agree_step, encode_step
+from oproj_pass.capture import StepAgreement, agree_step
 from oproj_pass.runtime.wire import StepKind, StepRow
 
 
@@ -28,7 +28,7 @@ class AgreedStep:
     @classmethod
     def of(cls, rows: Sequence[StepRow], ranks: tuple[int, ...]) -> "AgreedStep":
         """The record over the rows of all ranks."""
-        agreement = agree_step([encode_step(row.num_tokens, row.mode) for row in rows])
+        agreement = agree_step([(row.num_tokens, row.mode) for row in rows])
         return cls(agreement, tuple(rows), ranks)
 
     @property

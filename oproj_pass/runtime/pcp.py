@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from oproj_pass.capture import dispatch_size
+from oproj_pass.capture.pcp import is_prefilling
 from oproj_pass.errors import ConfigError
 
 
@@ -20,7 +21,8 @@ class ContextParallelStep:
     Attributes:
         pcp_size: P, ranks that share a prefill.
         num_scheduled: tokens each request runs in this step, before any split.
-        prompt_lens: prompt length of each request.
+        prompt_lens: tokens that each request prefills: its prompt, and after a preemption also what it had
+            generated.
         num_computed: tokens each request had computed before this step, or a callable that waits for them.
             With speculative decoding the count follows from an update that the device sends asynchronously;
             read too early it is the previous step's, and a decode is taken for a prefill. Pass values only
@@ -33,15 +35,15 @@ class ContextParallelStep:
     num_computed: Sequence[int] | Callable[[], Sequence[int]]
 
     def num_tokens(self) -> int:
-        """Tokens of the rank that runs most: a request is a prefill while computed < prompt length."""
+        """Tokens of the rank that runs most; a request with one token to prefill runs on every rank."""
         computed = self.num_computed() if callable(self.num_computed) else self.num_computed
         if not len(computed) == len(self.prompt_lens) == len(self.num_scheduled):
             raise ConfigError(
                 f"num_computed has {len(computed)} requests, prompt_lens {len(self.prompt_lens)}, "
                 f"num_scheduled {len(self.num_scheduled)}: one entry for each request is required"
             )
-        is_prefill = [done < length for done, length in zip(computed, self.prompt_lens, strict=True)]
-        return dispatch_size(self.pcp_size, self.num_scheduled, is_prefill)
+        prefills = [is_prefilling(*request) for request in zip(self.prompt_lens, computed, strict=True)]
+        return dispatch_size(self.pcp_size, self.num_scheduled, prefills)
 
 
 def local_slots(slots: Tensor, pcp_size: int, rank: int) -> Tensor:

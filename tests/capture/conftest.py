@@ -2,12 +2,8 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from oproj_pass.capture import StepBound
-
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
 
 
 class VllmRow:

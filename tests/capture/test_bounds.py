@@ -12,6 +12,14 @@ def test_largest_step_is_the_smaller_of_both_limits(seqs, tokens, drafts, larges
     assert StepBound(seqs, tokens, drafts).max_decode_tokens == largest
 
 
+@pytest.mark.parametrize(
+    ("seqs", "tokens", "drafts", "idle"), [(8, 64, 0, 1), (8, 64, 3, 4), (6, 6, 7, 6), (1, 1, 7, 1)]
+)
+def test_an_idle_rank_brings_one_request_that_fits_the_token_limit(seqs, tokens, drafts, idle):
+    bound = StepBound(seqs, tokens, drafts)
+    assert bound.idle_tokens == idle == bound.reachable_steps()[0]
+
+
 def test_steps_are_whole_requests_and_the_step_that_fills_the_token_limit():
     assert StepBound(3, 100, 2).reachable_steps() == (3, 6, 9)
     assert StepBound(3, 8, 2).reachable_steps() == (3, 6, 8)

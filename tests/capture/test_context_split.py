@@ -18,17 +18,21 @@ def test_a_rank_holds_one_early_and_one_late_chunk_of_each_sequence():
     assert split.sources(1) == (2, 3, 4, 5, 11, 12, 13, 14, 15, 16)
 
 
-def test_padding_lies_inside_its_own_sequence():
+def test_padding_follows_the_rows_of_a_rank_that_holds_less():
     split = ContextSplit(2, (5, 7))
-    rank_0 = split.sources(0)
-    assert sum(source is not None for source in rank_0) == 5
-    assert split.local_lengths == (4, 4)
-    assert split.local_total == len(rank_0) == 8
-    assert split.pcp_size * split.local_total == 16
+    assert split.sources(0) == (0, 1, 5, 6, 11, None, None)
+    assert split.sources(1) == (2, 3, 4, 7, 8, 9, 10)
+
+
+@pytest.mark.parametrize(("lengths", "rank_0", "rank_1"), [((5, 7), (2, 5), (3, 4)), ((), (), ())])
+def test_lengths_for_attention_add_up_to_the_rows(lengths, rank_0, rank_1):
+    split = ContextSplit(2, lengths)
+    assert (split.local_lengths(0), split.local_lengths(1)) == (rank_0, rank_1)
+    assert sum(rank_0) == sum(rank_1) == split.local_total
 
 
 @pytest.mark.parametrize("length", [1, 3])
-def test_a_sequence_too_short_for_two_chunks_a_rank_is_split_plainly(length):
+def test_a_sequence_too_short_for_two_chunks_a_rank_leaves_the_last_ones_empty(length):
     # pytorch#183968, with 4 and 7 below
     split = ContextSplit(2, (length,))
     held = [source for rank in range(2) for source in split.sources(rank) if source is not None]
@@ -68,7 +72,21 @@ def test_every_row_is_held_once_and_every_rank_holds_as_many(pcp_size, lengths):
     assert sorted(row for row in gathered if row != PAD) == rows
     assert {len(split.sources(rank)) for rank in range(pcp_size)} == {split.local_total}
     assert split.restore(gathered) == rows
-    assert split.local_total >= dispatch_size(pcp_size, lengths, [True] * len(lengths))
+    assert all(sum(split.local_lengths(rank)) == split.local_total for rank in range(pcp_size))
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=6))
+def test_a_rank_holds_as_many_rows_as_the_step_brings_to_dispatch(pcp_size, requests):
+    prefills = tuple(length for length, prefill in requests if prefill)
+    decode_rows = sum(length for length, prefill in requests if not prefill)
+    size = dispatch_size(pcp_size, [length for length, _ in requests], [prefill for _, prefill in requests])
+    split = ContextSplit(pcp_size, prefills)
+    assert {decode_rows + len(split.sources(rank)) for rank in range(pcp_size)} == {size}
+
+
+@pytest.mark.parametrize(("length", "rows"), [(9, 3), (16, 4), (3, 1)])
+def test_four_ranks_hold_no_row_more_than_they_dispatch(length, rows):
+    assert ContextSplit(4, (length,)).local_total == dispatch_size(4, [length], [True]) == rows
 
 
 def test_rows_in_another_rank_order_are_not_restored():

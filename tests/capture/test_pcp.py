@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oproj_pass.capture import dispatch_size
+from oproj_pass.capture.pcp import is_prefilling
 from oproj_pass.errors import ConfigError
 
 
@@ -22,15 +23,12 @@ def test_largest_rank_decides(pcp_size, lengths, is_prefill, size):
     assert dispatch_size(pcp_size, lengths, is_prefill) == size
 
 
-def test_waits_for_late_lengths_exactly_once():
-    calls = []
-
-    def arrive():
-        calls.append("waited")
-        return [3, 8]
-
-    assert dispatch_size(2, arrive, [False, True]) == 7
-    assert calls == ["waited"]
+@pytest.mark.parametrize(
+    ("prompt_len", "num_computed", "prefill"),
+    [(100, 0, True), (100, 98, True), (100, 99, False), (100, 100, False), (100, 103, False), (1, 0, False)],
+)
+def test_a_prompt_with_one_token_left_is_a_decode(prompt_len, num_computed, prefill):
+    assert is_prefilling(prompt_len, num_computed) is prefill
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 60), st.booleans()), max_size=6))
@@ -49,7 +47,6 @@ def test_lies_between_the_mean_share_and_the_whole_batch(pcp_size, requests):
         ((0, [8], [True]), "pcp_size=0 must be at least 1"),
         ((2, [8, 0], [True, True]), "lengths=0 must be at least 1"),
         ((2, [8, 3], [True]), "lengths has 2 requests but is_prefill has 1"),
-        ((2, lambda: [8, 3], [True]), "lengths has 2 requests but is_prefill has 1"),
     ],
 )
 def test_refuses_a_batch_it_cannot_count(arguments, message):

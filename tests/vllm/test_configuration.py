@@ -61,7 +61,7 @@ def test_a_decode_node_that_keeps_the_rules_is_on(rules):
     assert (settings.size, settings.capacity, settings.load_sharded) == (2, None, True)
 
 
-@pytest.mark.parametrize("case", ["no knob", "knob 0"])
+@pytest.mark.parametrize("case", ["no knob", "knob 0", "knob null"])
 def test_is_silent_with_the_knob_off(rules, case):
     assert rules[case]["settings"] is None
     assert "oproj_pass" not in rules[case]["additional"]
@@ -73,6 +73,8 @@ def test_is_silent_with_the_knob_off(rules, case):
     [
         ("no kv transfer, tp 2", ["rule 2", "rule 4", "rule 10"]),
         ("not a size", ["rule 1"]),
+        ("a size that is not built", ["rule 18", "mlp_tensor_parallel_size"]),
+        ("a misspelled knob", ["rule 1", "did you mean 'oproj_tensor_parallel_size'"]),
         ("unknown option", ["capcity", "capacity"]),
         ("small capacity", ["capacity is 512", "8192"]),
         ("eager", ["rule 8"]),

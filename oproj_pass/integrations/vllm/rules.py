@@ -10,23 +10,32 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
-from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
+from oproj_pass.deployment import Deployment, DeploymentReport, Rule, check_deployment
 from oproj_pass.errors import ConfigError
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.settings import (
     BACKEND,
+    KNOB,
     has_section,
-    knob_of,
     resolve,
     section_of,
+    sizes_on,
     turn_off,
 )  # fmt: skip
 
-# The rules that see to steps of equal row counts: KV consumer, recompute scheduler, graph mode, preemption
-# connector, capture coverage. An exchange of fixed capacity has equal row counts whatever the step is.
-MOOT_WITH_CAPACITY = frozenset({4, 5, 8, 10, 13})
+# The rules that see to steps of equal row counts: an exchange of fixed capacity has those anyway.
+MOOT_WITH_CAPACITY = frozenset(
+    {
+        Rule.KV_CONSUMER,
+        Rule.RECOMPUTE_SCHEDULER,
+        Rule.GRAPH_MODE,
+        Rule.PREEMPT_OFFLOAD,
+        Rule.CAPTURE_COVERAGE,
+        Rule.NONBSP,
+    }
+)
 # What only the platform decides: graph mode and captured sizes.
-LEFT_TO_PLATFORM = frozenset({8, 11, 13})
+LEFT_TO_PLATFORM = frozenset({Rule.GRAPH_MODE, Rule.PCP_DP_GRAPH_MODE, Rule.CAPTURE_COVERAGE})
 
 
 def install() -> None:
@@ -52,10 +61,12 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
     return check_and_update_config
 
 
-def check(vllm_config: Any, moot: frozenset[int] = frozenset()) -> DeploymentReport:
+def check(vllm_config: Any, moot: frozenset[Rule] = frozenset()) -> DeploymentReport:
     """Judge the configuration as it is now; ``ConfigError`` with every finding at once."""
     if section_of(vllm_config).get("capacity") is not None:
         moot |= MOOT_WITH_CAPACITY
+    if _on_vllm_ascend():
+        moot |= {Rule.BUILT_SIZES}
     # The modes are read as they stand: what a platform makes of them has happened, or is about to.
     deployment = Deployment.from_vllm(vllm_config).model_copy(update={"device_type": "configured"})
     report = check_deployment(deployment, moot=moot)
@@ -64,14 +75,22 @@ def check(vllm_config: Any, moot: frozenset[int] = frozenset()) -> DeploymentRep
 
 
 def _is_asked(vllm_config: Any) -> bool:
-    """Whether the knob is on and this plugin's: vllm-ascend has one of that name for its own layers.
+    """Whether a size is on and this plugin's: vllm-ascend has the same keys for layers of its own.
 
-    There it is this plugin's if the backend or the plugin's own section says so.
+    There the knob is this plugin's if the backend or the plugin's own section says so, and the other sizes
+    never are. Elsewhere nobody else reads them, so that a size that is not built must not pass unseen.
     """
-    if vllm_config.model_config is None or knob_of(vllm_config) in (0, "0"):
+    on = sizes_on(vllm_config)
+    if vllm_config.model_config is None or not on:
         return False
-    elsewhere = type(current_platform).__module__.partition(".")[0] == "vllm_ascend"
-    return not elsewhere or vllm_config.compilation_config.backend == BACKEND or has_section(vllm_config)
+    if not _on_vllm_ascend():
+        return True
+    named = vllm_config.compilation_config.backend == BACKEND or has_section(vllm_config)
+    return KNOB in on and named
+
+
+def _on_vllm_ascend() -> bool:
+    return type(current_platform).__module__.partition(".")[0] == "vllm_ascend"
 
 
 def _compilation(vllm_config: Any) -> tuple[Any, str]:

@@ -23,6 +23,7 @@ SECTION = "oproj_pass"
 _DECIDED_BY_VLLM = {KNOB, "group", "plan", "release_weights"}
 _OPTIONS = {"load_sharded", *OProjConfig.model_fields} - _DECIDED_BY_VLLM
 _RESOLVED = "rewrite"
+_OFF = (None, 0, "0")
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ def knob_of(vllm_config: Any) -> Any:
     """The knob as written, 0 where there is none."""
     section = _mapping(vllm_config).get(KNOB_SECTION)
     return section.get(KNOB, 0) if isinstance(section, Mapping) else 0
+
+
+def sizes_on(vllm_config: Any) -> set[str]:
+    """The keys of the knob's section that are on, whatever they are."""
+    section = _mapping(vllm_config).get(KNOB_SECTION)
+    written = section if isinstance(section, Mapping) else {}
+    return {name for name, value in written.items() if value not in _OFF}
 
 
 def section_of(vllm_config: Any) -> dict[str, Any]:

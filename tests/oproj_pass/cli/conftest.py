@@ -19,7 +19,7 @@ DECODE = {
     "head_dim": 128,
     "is_moe": True,
     "additional_config": {
-        "recompute_scheduler_enable": True,
+        "scheduler_config": {"recompute_scheduler_enable": True},
         "finegrained_tp_config": {"oproj_tensor_parallel_size": 8},
     },
     "kv_transfer_config": {

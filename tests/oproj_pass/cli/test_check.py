@@ -26,6 +26,15 @@ def test_exits_3_for_warnings_only_and_prints_them_once(oproj_process, decode_no
     assert not result.stderr
 
 
+def test_reads_the_model_that_the_file_names(oproj, decode_node, llama):
+    """`llama` writes a dense model's config.json beside the deployment's file."""
+    llama()
+    path = decode_node(is_moe=None, num_attention_heads=None, head_dim=None, model="config.json")
+    report = json.loads(oproj("check", path, "--json").stdout)
+    assert report["not_judged"] == []
+    assert [finding["rule"] for finding in report["findings"]] == [6]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -14,7 +14,7 @@ _VALID = {
     "hidden_size": 7168,
     "is_moe": True,
     "additional_config": {
-        "recompute_scheduler_enable": True,
+        "scheduler_config": {"recompute_scheduler_enable": True},
         "finegrained_tp_config": {"oproj_tensor_parallel_size": 8},
     },
     "kv_transfer_config": {
@@ -46,13 +46,20 @@ def valid_fields():
 def check():
     """Checks the valid decode node with some fields changed, `size` being the o_proj size."""
 
-    def run(*, size=8, **changes):
+    def run(*, size=8, moot=(), **changes):
         fields = copy.deepcopy(_VALID) | changes
         if size != 8:
             fields["additional_config"]["finegrained_tp_config"]["oproj_tensor_parallel_size"] = size
-        return check_deployment(Deployment(**fields))
+        return check_deployment(Deployment(**fields), moot=moot)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def sized():
+    """The valid node's `additional_config` with other fine-grained sizes, and other keys."""
+    config = _VALID["additional_config"]
+    return lambda sizes, **others: copy.deepcopy(config) | {"finegrained_tp_config": sizes} | others
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,15 @@ class TestOffloadConnector:
         assert rules_of(report) == [10]
         assert "MooncakeConnectorV1" in report.errors[0].value
 
+    def test_is_known_by_its_former_name(self, check, chain):
+        former = {"kv_connector": "RecomputeCPUOffloadConnector"}
+        assert check(kv_transfer_config=nested(chain, former, 2)).ok
+
+    def test_is_named_both_ways_in_the_remedy(self, check, chain):
+        (finding,) = check(kv_transfer_config=nested(chain, MOONCAKE, 0)).findings
+        for name in ("PreemptOffloadConnector", "RecomputeCPUOffloadConnector"):
+            assert name in finding.remedy
+
     def test_is_not_looked_for_without_a_real_split(self, check, chain):
         assert check(size=1, kv_transfer_config=nested(chain, MOONCAKE, 1)).ok
 

@@ -5,6 +5,9 @@ import io
 import re
 from pathlib import Path
 
+from oproj_pass.deployment import Rule
+from oproj_pass.deployment.table import rule_table
+
 PAGE = Path(__file__).parents[3] / "docs" / "deployment.md"
 SNIPPET = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
 
@@ -19,6 +22,7 @@ def test_every_snippet_prints_what_the_page_says():
         assert printed.getvalue() == output, code
 
 
-def test_every_rule_has_a_section():
-    numbers = re.findall(r"^### (\d+)\. ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert numbers == [str(number) for number in range(1, 18)]
+def test_every_rule_has_a_section_and_a_row():
+    page = PAGE.read_text(encoding="utf-8")
+    assert re.findall(r"^### (\d+\. .*)", page, re.MULTILINE) == [f"{rule}. {rule.title}" for rule in Rule]
+    assert rule_table() in page

@@ -19,7 +19,15 @@ def test_accepts_an_integer_however_it_is_written(check, size):
     assert report.oproj_tensor_parallel_size == 8
 
 
-@pytest.mark.parametrize("size", [None, True, False, -2, "-2", 2.5, "2.5", "eight", "", [2], float("nan")])
+@pytest.mark.parametrize("size", [0, "0", 0.0, None])
+def test_is_off_when_nothing_is_asked_for(check, size):
+    """`null` was the default of the option that came first."""
+    report = check(size=size, tensor_parallel_size=2, pipeline_parallel_size=2)
+    assert report.findings == report.not_judged == ()
+    assert report.oproj_tensor_parallel_size == 0
+
+
+@pytest.mark.parametrize("size", [True, False, -2, "-2", 2.5, "2.5", "eight", "", [2], float("nan")])
 def test_refuses_what_is_not_a_size(check, size):
     report = check(size=size)
     (finding,) = report.errors
@@ -30,7 +38,7 @@ def test_refuses_what_is_not_a_size(check, size):
 
 
 def test_each_kind_of_bad_size_has_its_own_message(check):
-    values = [None, True, -2, 2.5, "two", [2]]
+    values = [True, -2, 2.5, "two", [2]]
     assert len({check(size=value).errors[0].remedy for value in values}) == len(values)
 
 
@@ -63,6 +71,8 @@ def test_refuses_the_size_beside_its_section(check, valid):
     config = valid["additional_config"] | {KNOB: 8}
     (finding,) = check(additional_config=config).findings
     assert (finding.rule, finding.field) == (1, f"additional_config.{KNOB}")
+    assert "under additional_config.finegrained_tp_config" in finding.required
+    assert "Move" in finding.remedy
 
 
 def test_refuses_a_misspelled_section(check):
@@ -104,6 +114,8 @@ def test_any_value_is_either_a_size_or_a_finding(size):
 
 
 def _is_zero(size):
+    if size is None:
+        return True
     if isinstance(size, str):
         try:
             return int(size) == 0

@@ -85,6 +85,74 @@ def test_reads_a_file_and_the_model_config_beside_it(tmp_path, valid, suffix):
     assert report.not_judged == ()
 
 
+@pytest.fixture
+def decode_file(tmp_path, valid):
+    """Writes the valid node's file without any fact of its model, with some fields added."""
+    facts = ("num_attention_heads", "head_dim", "hidden_size", "is_moe")
+    stated = {name: value for name, value in valid.items() if name not in facts}
+
+    def write(**fields):
+        path = tmp_path / "decode.json"
+        path.write_text(json.dumps(stated | fields))
+        return path
+
+    return write
+
+
+@pytest.fixture
+def model_folder(tmp_path):
+    """A model's folder beside the file."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(DEEPSEEK_V3))
+    return folder
+
+
+class TestModelOfTheFile:
+    """It was asked for, although `model` had said where it is."""
+
+    @pytest.mark.parametrize("model", ["model", "./model", "model/config.json", "model/"])
+    @pytest.mark.parametrize("field", ["model", "hf_config"])
+    def test_is_read_beside_the_file(self, decode_file, model_folder, field, model):
+        deployment = Deployment.from_file(decode_file(**{field: model}))
+        assert (deployment.oproj_input_size, deployment.is_moe) == (16384, True)
+        assert check_deployment(deployment).not_judged == ()
+
+    def test_is_read_where_an_absolute_path_says(self, decode_file, model_folder):
+        for model in (model_folder, model_folder / "config.json"):
+            assert Deployment.from_file(decode_file(model=str(model))).is_moe
+
+    def test_is_read_where_the_engine_would_look(self, decode_file, model_folder, tmp_path, monkeypatch):
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        model_folder.rename(elsewhere / "model")
+        monkeypatch.chdir(elsewhere)
+        assert Deployment.from_file(decode_file(model="model")).is_moe
+
+    def test_may_be_spelled_as_on_the_command_line(self, decode_file, model_folder):
+        assert Deployment.from_file(decode_file(**{"--model": "model"})).is_moe
+
+    def test_gives_way_to_what_the_file_states(self, decode_file, model_folder):
+        stated = decode_file(model="model", is_moe=None, **{"num-attention-heads": 64})
+        deployment = Deployment.from_file(stated)
+        assert (deployment.num_attention_heads, deployment.head_dim, deployment.is_moe) == (64, 128, True)
+        (model_folder / "config.json").write_text("{")
+        assert Deployment.from_file(decode_file(model="model", hf_config=DEEPSEEK_V3)).is_moe
+
+    @pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3", "/models/elsewhere", "weights", 7])
+    def test_is_asked_for_where_it_is_not_on_this_machine(self, decode_file, tmp_path, model):
+        (tmp_path / "weights").mkdir()
+        report = check_deployment(Deployment.from_file(decode_file(model=model)))
+        assert [line.partition(":")[0] for line in report.not_judged] == ["rule 6", "rule 7"]
+
+    def test_is_refused_where_it_cannot_be_read(self, decode_file, model_folder):
+        with pytest.raises(ConfigError, match=r"absent\.json cannot be read"):
+            Deployment.from_file(decode_file(model="absent.json"))
+        (model_folder / "config.json").write_text("{")
+        with pytest.raises(ConfigError, match=r"config\.json is malformed"):
+            Deployment.from_file(decode_file(model="model"))
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
@@ -121,6 +189,16 @@ def test_refuses_a_missing_file(tmp_path):
             {"additional_config": {"recompute_scheduler_enabled": True}},
             "did you mean 'recompute_scheduler_enable'",
         ),
+        (
+            {"additional_config": {"scheduler_config": {"recompute_scheduler_enabled": True}}},
+            "additional_config.scheduler_config has no key 'recompute_scheduler_enabled'",
+        ),
+        (
+            {"additional_config": {"enable_pcp_oproj_weight_sharding": True}},
+            "did you mean 'enable_pcp_o_proj_weight_sharding'",
+        ),
+        ({"recompute_scheduler_enable": True}, "belongs under additional_config.scheduler_config"),
+        ({"mlp_tensor_parallel_size": 8}, "belongs under additional_config.finegrained_tp_config"),
         ({"additional_config": "{'a': 1}"}, "additional_config is not valid JSON"),
         ({"additional_config": [1]}, "additional_config is a list"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0"),

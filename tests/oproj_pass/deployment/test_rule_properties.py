@@ -5,7 +5,8 @@ import copy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oproj_pass.deployment import Deployment, check_deployment
+from oproj_pass.deployment import Deployment, Rule, check_deployment
+from oproj_pass.deployment.check import JUDGES
 
 
 def _connectors(fields):
@@ -23,7 +24,7 @@ VIOLATIONS = {
     2: lambda f: f.update(tensor_parallel_size=2),
     3: lambda f: f.update(data_parallel_size=12),
     4: lambda f: f["kv_transfer_config"].update(kv_role="kv_producer"),
-    5: lambda f: f["additional_config"].update(recompute_scheduler_enable=False),
+    5: lambda f: f["additional_config"]["scheduler_config"].update(recompute_scheduler_enable=False),
     6: lambda f: f.update(is_moe=False),
     7: lambda f: f.update(num_attention_heads=5, head_dim=100),
     8: lambda f: f.update(cudagraph_mode="NONE"),
@@ -34,11 +35,15 @@ VIOLATIONS = {
     13: lambda f: f.update(max_num_seqs=600),
     16: _peer_sizes,
     17: lambda f: _connectors(f)[0]["kv_connector_extra_config"].update(use_layerwise=True),
+    18: lambda f: f["additional_config"]["finegrained_tp_config"].update(mlp_tensor_parallel_size=1),
+    19: lambda f: f["additional_config"].update(enable_pcp_o_proj_weight_sharding=True),
+    20: lambda f: f["additional_config"]["scheduler_config"].update(nonbsp_config={"enabled": True}),
+    21: lambda f: f.update(prefill_context_parallel_size=2, device_type="cuda"),
 }
-_ALSO = {11: {9}}  # PCP is what both are about
+_ALSO = {11: {9}, 21: {9}}  # PCP is what all are about
 _HIDES = {8: {13, 17}}  # nothing is captured, nothing is replayed
-EXEMPT_AT_ONE = {7, 8, 9, 10, 13}  # rule 14, and any width falls into one slice
-NEED_THE_KNOB = set(VIOLATIONS) - {1, 6, 11, 16, 17}
+EXEMPT_AT_ONE = {7, 8, 9, 10, 13, 19}  # rule 14, and any width falls into one slice
+NEED_THE_KNOB = set(VIOLATIONS) - {1, 6, 11, 16, 17, 18, 20, 21}
 
 
 def _findings(valid, chosen, size):
@@ -57,6 +62,10 @@ def _subsets(rules):
 def _expected(chosen):
     expected = set(chosen).union(*(_ALSO.get(rule, set()) for rule in chosen))
     return sorted(expected - {hidden for rule in chosen for hidden in _HIDES.get(rule, ())})
+
+
+def test_every_rule_of_a_configuration_is_judged_and_violated_here():
+    assert set(VIOLATIONS) == set(JUDGES) == set(Rule) - {Rule.ONE_IS_NO_SPLIT, Rule.FAILED_OFFLOAD}
 
 
 @given(chosen=_subsets(VIOLATIONS))

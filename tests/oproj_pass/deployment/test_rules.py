@@ -1,8 +1,9 @@
 import pytest
 
-from oproj_pass.deployment import Severity
+from oproj_pass.deployment import Knob, Rule, Severity
 
 DENSE = {"is_moe": False}
+RECOMPUTE = "additional_config.scheduler_config.recompute_scheduler_enable"
 
 
 def rules_of(report):
@@ -70,35 +71,45 @@ def test_refuses_a_node_without_a_connector(check, config):
 
 @pytest.mark.parametrize("switch", [False, None, "true", "false", 0])
 def test_refuses_a_recompute_switch_that_is_not_true(check, valid, switch):
-    config = valid["additional_config"] | {"recompute_scheduler_enable": switch}
+    config = valid["additional_config"] | {"scheduler_config": {"recompute_scheduler_enable": switch}}
     (finding,) = check(additional_config=config).findings
-    assert (finding.rule, finding.value) == (5, switch)
+    assert (finding.rule, finding.field, finding.value) == (5, RECOMPUTE, switch)
 
 
-def test_reads_the_recompute_switch_in_the_newer_place(check, valid):
+def test_asks_for_the_recompute_switch_where_it_lives_now(check, valid):
     config = valid["additional_config"]
-    del config["recompute_scheduler_enable"]
-    assert rules_of(check(additional_config=config)) == [5]
-    assert check(additional_config=config | {"scheduler_config": {"recompute_scheduler_enable": True}}).ok
-    nested_off = {
-        "recompute_scheduler_enable": True,
-        "scheduler_config": {"recompute_scheduler_enable": False},
-    }
-    assert rules_of(check(additional_config=config | nested_off)) == [5]
-
-
-@pytest.mark.parametrize("knob", ["lmhead", "embedding", "mlp", "olora"])
-def test_refuses_any_fine_grained_size_on_a_dense_model(check, valid, knob):
-    sizes = {f"{knob}_tensor_parallel_size": 2}
-    config = valid["additional_config"] | {"finegrained_tp_config": sizes}
-    assert rules_of(check(additional_config=config, **DENSE)) == [6]
-    assert check(additional_config=config).ok
-
-
-def test_refuses_every_size_that_does_not_divide_the_data_parallel_size(check, valid):
-    sizes = {"oproj_tensor_parallel_size": 8, "mlp_tensor_parallel_size": 3, "lmhead_tensor_parallel_size": 2}
-    config = valid["additional_config"] | {"finegrained_tp_config": sizes}
+    del config["scheduler_config"]
     (finding,) = check(additional_config=config).findings
+    assert (finding.rule, finding.field, finding.value) == (5, RECOMPUTE, False)
+    assert RECOMPUTE in finding.remedy
+
+
+def test_reads_the_deprecated_recompute_switch(check, valid):
+    config = valid["additional_config"]
+    del config["scheduler_config"]
+    assert check(additional_config=config | {"recompute_scheduler_enable": True}).ok
+    (finding,) = check(additional_config=config | {"recompute_scheduler_enable": False}).findings
+    assert finding.field == "additional_config.recompute_scheduler_enable"
+    assert RECOMPUTE in finding.remedy
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_lets_the_newer_recompute_switch_win(check, valid, newer):
+    config = valid["additional_config"] | {"recompute_scheduler_enable": not newer}
+    config["scheduler_config"]["recompute_scheduler_enable"] = newer
+    report = check(additional_config=config)
+    assert rules_of(report) == ([] if newer else [5])
+    assert all("wins over" in finding.remedy for finding in report.findings)
+
+
+@pytest.mark.parametrize("knob", [knob for knob in Knob if knob is not Knob.OPROJ])
+def test_refuses_any_fine_grained_size_on_a_dense_model(check, sized, knob):
+    assert 6 in rules_of(check(additional_config=sized({knob: 2}), **DENSE))
+
+
+def test_refuses_every_size_that_does_not_divide_the_data_parallel_size(check, sized):
+    config = sized({Knob.OPROJ: 8, Knob.MLP: 3, Knob.LMHEAD: 2})
+    (finding,) = check(additional_config=config, moot=(Rule.BUILT_SIZES,)).findings
     assert finding.rule == 3
     assert "mlp_tensor_parallel_size=3" in finding.required
 

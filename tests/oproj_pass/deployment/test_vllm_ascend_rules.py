@@ -58,6 +58,10 @@ def _needs_offload(*cases):
     return {case: Difference(frozenset({10}), reason) for case in cases}
 
 
+def _not_built(*cases):
+    return {case: Difference(frozenset({18}), "0.23.0 shards it; here nothing does") for case in cases}
+
+
 def _accepted_here(reason, *cases):
     return {case: Difference(frozenset(), reason) for case in cases}
 
@@ -72,7 +76,6 @@ DIFFERENCES = {
         "oproj=2, FULL_DECODE_ONLY",
         "oproj=2, mode=3 backend=eager",
         "oproj=2, qwen3-moe",
-        "oproj=2 mlp=4 lmhead=2 embedding=2",
         "oproj=2, no expert parallel",
         "oproj=2, R=12",
         "oproj=2, R=100",
@@ -115,12 +118,26 @@ DIFFERENCES = {
         frozenset({10, 12}), "0.23.0 checks no pipeline parallelism; later releases do"
     ),
     **_accepted_here("not about a fine-grained size", "recompute, kv_both", "recompute, no kv"),
-    **_accepted_here(
-        "later releases run embedding TP at a fixed capacity, without the recompute scheduler",
-        "embedding=2, no recompute",
+    "oproj=None": Difference(
+        frozenset(), "0.23.0 compares None with a number; null was the default at first, and is off"
     ),
-    **_accepted_here("about sampling, not about o_proj", "lmhead=2 + enable_reduce_sample"),
-    **_accepted_here("olora was dropped by later releases", "olora=2, eager", "olora=2, no kv"),
+    "oproj=2 mlp=4 lmhead=2 embedding=2": Difference(
+        frozenset({10, 18}), "0.23.0 shards all four and knows no PreemptOffloadConnector"
+    ),
+    **_not_built("embedding=2", "embedding=2, eager", "lmhead=2, no kv, no recompute", "olora=2"),
+    "mlp=2, eager, no kv": Difference(
+        frozenset({4, 5, 8, 10, 18}), "later releases ask of the MLP's size what 0.23.0 asks of o_proj's"
+    ),
+    "mlp=2, tp=2": Difference(
+        frozenset({2, 10, 18}), "later releases ask of the MLP's size what 0.23.0 asks of o_proj's"
+    ),
+    "embedding=2, no recompute": Difference(
+        frozenset({18}),
+        "later releases run it at a fixed capacity, without the recompute scheduler",
+    ),
+    "lmhead=2 + enable_reduce_sample": Difference(frozenset({18}), "about sampling, not about o_proj"),
+    "olora=2, eager": Difference(frozenset({18}), "olora was dropped by later releases"),
+    "olora=2, no kv": Difference(frozenset({18}), "olora was dropped by later releases"),
     "oproj=2, dcp=2 tp=1": Difference(frozenset({10}), "vLLM itself refuses dcp > tp; no rule of this table"),
     "oproj=2, flashcomm1": Difference(frozenset({10}), "Flash Comm needs tp > 1; no rule of this table"),
     "oproj=2, ASCEND_LAUNCH_BLOCKING=1": Difference(

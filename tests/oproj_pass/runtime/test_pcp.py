@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from oproj_pass.capture import ContextSplit
 from oproj_pass.errors import ConfigError
 from oproj_pass.runtime import ContextParallelStep, local_slots
 
@@ -24,6 +25,20 @@ def test_dispatches_by_the_largest_rank(pcp_size, scheduled, is_prefill, expecte
     assert step.num_tokens() == expected
 
 
+def test_an_arrival_with_one_token_to_prefill_is_a_decode():
+    """Its last prompt token and three drafts run on both ranks; a token earlier it is cut in two."""
+    arrival, prefill = (ContextParallelStep(2, [4], [100], [computed]) for computed in (99, 98))
+    assert (arrival.num_tokens(), prefill.num_tokens()) == (4, 2)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_a_step_takes_the_rows_of_its_split(serving, peer, rank):
+    split, step = ContextSplit(4, (9,)), ContextParallelStep(4, [9], [9], [0])
+    rows = torch.tensor(split.shard([float(row) for row in range(9)], rank, pad=0.0))
+    runner = serving(lambda x: x, group=peer)
+    assert runner.step({"x": rows[:, None].expand(-1, 3)}, num_tokens=step.num_tokens).shape == (3, 3)
+
+
 def test_asks_for_computed_tokens_once_and_only_when_the_step_does(serving, batch):
     asked = []
 
@@ -39,7 +54,7 @@ def test_asks_for_computed_tokens_once_and_only_when_the_step_does(serving, batc
 
 
 def test_a_stale_count_would_dispatch_another_size():
-    late, early = [100, 50], [99, 50]
+    late, early = [100, 50], [97, 50]
     sizes = {ContextParallelStep(2, [4, 8], [100, 100], computed).num_tokens() for computed in (late, early)}
     assert sizes == {8, 6}
 

@@ -44,12 +44,13 @@ def start():
 
 
 def build(model, size, section=None, **changes):
-    """The VllmConfig of a decode node with the knob at ``size``."""
+    """The VllmConfig of a decode node with the knob at ``size``, or with the sizes of that mapping."""
     from vllm.engine.arg_utils import EngineArgs
 
-    additional = {"recompute_scheduler_enable": True}
+    additional = {"scheduler_config": {"recompute_scheduler_enable": True}}
     if size is not None:
-        additional["finegrained_tp_config"] = {"oproj_tensor_parallel_size": size}
+        sizes = size if isinstance(size, dict) else {"oproj_tensor_parallel_size": size}
+        additional["finegrained_tp_config"] = sizes
     if section is not None:
         additional["oproj_pass"] = section
     arguments = {**DECODE_NODE, "additional_config": additional, **changes}
@@ -126,6 +127,9 @@ def rule_facts(model):
         "decode node": outcome(model, 2),
         "no knob": outcome(model, None),
         "knob 0": outcome(model, 0),
+        "knob null": outcome(model, {"oproj_tensor_parallel_size": None, "mlp_tensor_parallel_size": 0}),
+        "a size that is not built": outcome(model, {"mlp_tensor_parallel_size": 2}),
+        "a misspelled knob": outcome(model, {"o_proj_tensor_parallel_size": 2}),
         "no kv transfer, tp 2": outcome(model, 2, kv_transfer_config=None, tensor_parallel_size=2),
         "not a size": outcome(model, "two"),
         "unknown option": outcome(model, 2, {"capcity": 512}),

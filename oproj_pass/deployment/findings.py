@@ -1,19 +1,22 @@
-"""What a check found: findings in the rules' order, and what is left of the knob after them."""
+"""What a check found: findings in the rules' order, and what is left of the sizes after them."""
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from oproj_pass.deployment import render
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
+from oproj_pass.deployment.knobs import Knob
+from oproj_pass.deployment.rule import Rule
 from oproj_pass.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["DeploymentReport", "Finding", "Severity"]
+__all__ = ["DeploymentReport", "Finding", "Severity", "error", "warning"]
 
 
 class Severity(enum.Enum):
@@ -27,7 +30,7 @@ class Severity(enum.Enum):
 class Finding:
     """One violated rule: the field at fault, its value, what is required and what to do about it."""
 
-    rule: int
+    rule: Rule
     severity: Severity
     field: str
     value: Any
@@ -45,7 +48,7 @@ class Finding:
             self.value if isinstance(self.value, (str, int, float, bool, type(None))) else repr(self.value)
         )
         return {
-            "rule": self.rule,
+            "rule": self.rule.value,
             "severity": self.severity.value,
             "field": self.field,
             "value": value,
@@ -54,19 +57,34 @@ class Finding:
         }
 
 
+def error(rule: Rule, value: Any, required: str, remedy: str, *, field: str | None = None) -> Finding:
+    """A finding that refuses the start; its field is the rule's unless another is named."""
+    return Finding(rule, Severity.ERROR, field or rule.field, value, required, remedy)
+
+
+def warning(rule: Rule, value: Any, required: str, remedy: str, *, field: str | None = None) -> Finding:
+    """A finding that lets the start go on; its field is the rule's unless another is named."""
+    return Finding(rule, Severity.WARNING, field or rule.field, value, required, remedy)
+
+
 @dataclass(frozen=True)
 class DeploymentReport:
     """Every finding of one check.
 
-    `oproj_tensor_parallel_size` is the size that will run: 0 when rule 13 turned the knob off or when the
-    size itself is unusable. `cudagraph_mode` is the mode left after platform rewrites. `not_judged` names the
-    rules that could not be decided, and the fact that each is missing.
+    `sizes` are the fine-grained sizes that will run: none that is off, unusable, or turned off by rule 13.
+    `cudagraph_mode` is the mode left after platform rewrites. `not_judged` names the rules that could not be
+    decided, and the fact that each is missing.
     """
 
     findings: tuple[Finding, ...]
-    oproj_tensor_parallel_size: int
+    sizes: Mapping[Knob, int]
     cudagraph_mode: CUDAGraphMode
     not_judged: tuple[str, ...] = ()
+
+    @property
+    def oproj_tensor_parallel_size(self) -> int:
+        """N of o_proj that will run; 0 is off."""
+        return self.sizes.get(Knob.OPROJ, 0)
 
     @property
     def errors(self) -> tuple[Finding, ...]:

@@ -1,0 +1,81 @@
+"""What a size, or a scheduler that it needs, cannot stand beside (18 to 21).
+
+18: a knob that nothing acts upon. 19: the weight shardings of prefill context parallelism. 20: a scheduler
+extension. 21: what the platform refuses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from oproj_pass.deployment.facts import Facts
+from oproj_pass.deployment.findings import Finding, error
+from oproj_pass.deployment.knobs import BUILT, Knob, assigned, listed
+from oproj_pass.deployment.rule import Rule
+from oproj_pass.deployment.switches import (
+    NONBSP,
+    O_PROJ_OVER_PCP,
+    SCHEDULER_SECTION,
+    VOCABULARY_OVER_PCP,
+    is_on,
+    section,
+)
+
+__all__ = ["built_sizes", "nonbsp", "pcp_dp_platform", "pcp_weight_sharding"]
+
+NO_PCP_WITH_DP = ("cuda", "rocm")
+_O_PROJ: Collection[Knob] = (Knob.OPROJ,)
+_VOCABULARY: Collection[Knob] = (Knob.EMBEDDING, Knob.LMHEAD)
+
+
+def built_sizes(facts: Facts) -> Iterator[Finding]:
+    """18: a size that nothing acts upon would be ignored in silence."""
+    for knob, size in facts.sizes.active.items():
+        if knob not in BUILT:
+            required = f"0: nothing here shards {knob.shards}, and the size would be ignored"
+            path = f"{Rule.BUILT_SIZES.field}.{knob}"
+            yield error(Rule.BUILT_SIZES, size, required, "Set it to 0, or remove the key.", field=path)
+
+
+def pcp_weight_sharding(facts: Facts) -> Iterator[Finding]:
+    """19: weights that are sharded over the ranks of PCP are not there to be sharded over those of DP.
+
+    PCP shards o_proj when asked, and the embedding and the LM head unless asked not to.
+    """
+    config, pcp = facts.deployment.additional_config, facts.deployment.prefill_context_parallel_size
+    o_proj = {knob: size for knob, size in facts.splits.items() if knob in _O_PROJ}
+    if o_proj and is_on(config.get(O_PROJ_OVER_PCP)):
+        yield _not_both(O_PROJ_OVER_PCP, config[O_PROJ_OVER_PCP], o_proj)
+    vocabulary = {knob: size for knob, size in facts.sizes.active.items() if knob in _VOCABULARY}
+    if vocabulary and pcp > 1 and is_on(config.get(VOCABULARY_OVER_PCP, True)):
+        yield _not_both(VOCABULARY_OVER_PCP, config.get(VOCABULARY_OVER_PCP, "on by default"), vocabulary)
+
+
+def _not_both(switch: str, value: object, sizes: Mapping[Knob, int]) -> Finding:
+    path = f"{Rule.PCP_WEIGHT_SHARDING.field}.{switch}"
+    remedy = f"Set it to false, or {listed(sizes)} to 0."
+    return error(Rule.PCP_WEIGHT_SHARDING, value, f"false with {assigned(sizes)}", remedy, field=path)
+
+
+def nonbsp(facts: Facts) -> Iterator[Finding]:
+    """20: NonBSP and the recompute scheduler, which rule 5 asks for, are two schedulers."""
+    scheduler = section(facts.deployment.additional_config, SCHEDULER_SECTION)
+    enabled = section(scheduler, NONBSP).get("enabled")
+    if not is_on(enabled):
+        return
+    if facts.uniform:
+        required = f"false with {assigned(facts.uniform)}, which needs the recompute scheduler"
+        remedy = f"Set it to false, or {listed(facts.uniform)} to 0."
+        yield error(Rule.NONBSP, enabled, required, remedy)
+    elif is_on(facts.recompute_scheduler.value):
+        required = f"false with {facts.recompute_scheduler.field}"
+        yield error(Rule.NONBSP, enabled, required, "Keep one of the two schedulers.")
+
+
+def pcp_dp_platform(facts: Facts) -> Iterator[Finding]:
+    """21: vLLM's CUDA and ROCm platforms refuse PCP beside DP (vllm#54523); Ascend allows both."""
+    deployment = facts.deployment
+    pcp, dp = deployment.prefill_context_parallel_size, deployment.data_parallel_size
+    if pcp > 1 and dp > 1 and deployment.device_type in NO_PCP_WITH_DP:
+        required = f"1 with data_parallel_size={dp} on {deployment.device_type}, whose platform refuses both"
+        yield error(Rule.PCP_DP_PLATFORM, pcp, required, "Set one of the two to 1; Ascend allows both.")
