@@ -40,7 +40,7 @@ def follow(operand: Node, dim: int, axis: Axis) -> StoredAxis:
     extent = value_of(operand).shape[dim]
     tensors = [_on_stored(steps[node], extent) for node in nodes if node.op == "placeholder"]
     constants = tuple(node for node in nodes if node.op != "placeholder")
-    _require_the_largest(tensors, operand)
+    _require_the_largest(tensors, operand, axis)
     tensors.sort(key=lambda tensor: tensor.nbytes, reverse=True)
     return StoredAxis(axis, extent, tuple(tensors), constants, tuple(literals))
 
@@ -55,8 +55,8 @@ def _on_stored(step: Step, features: int) -> TensorAxis:
     return TensorAxis(step.node, step.dim, max(1, int(step.unit)))
 
 
-def _require_the_largest(tensors: list[TensorAxis], operand: Node) -> None:
+def _require_the_largest(tensors: list[TensorAxis], operand: Node, axis: Axis) -> None:
     """An index may pick a row of scales for each feature, but the weight itself must be cut."""
     largest = stored_inputs(operand)[:1]
     if [tensor.node for tensor in tensors if tensor.node in largest] != largest:
-        raise CannotFollow("picks its input features by an index, so that every rank needs all of it")
+        raise CannotFollow(f"picks its {axis.value} by an index, so that every rank needs all of it")

@@ -28,15 +28,16 @@ DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", 
 
 @dataclass(frozen=True)
 class Projection:
-    """One attention output projection: ``y [.., H] = x [.., K] @ weight (+ bias)``.
+    """One GEMM that can be shared among ranks: ``y [.., H] = x [.., K] @ weight (+ bias)``.
 
-    ``names``: the paths in the model of the stored tensors behind its placeholders.
+    ``names``: the paths in the model of the stored tensors behind its placeholders. ``role``: what the weight
+    is here for; this file finds attention output projections.
     """
 
     path: str
-    attention: str
     gemm: Gemm
     names: Mapping[Node, str]
+    role: str = "oproj"
 
     @property
     def weight(self) -> Node:
@@ -104,7 +105,7 @@ def find_projections(
     for candidate in outputs:
         reason = _refusal(candidate, include, exclude)
         if reason is None:
-            sites.append(_projection(candidate, paths))
+            sites.append(Projection(candidate.path, candidate.gemm, paths or {}))
         else:
             misses.append(NearMiss(candidate.path, reason, candidate.gemm.weight.nbytes))
     sites, shared = _split_by_readers(sites, paths)
@@ -145,11 +146,6 @@ def _policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -
 
 def _matches(path: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(path, glob) for glob in globs)
-
-
-def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Projection:
-    attention = next(source for source in candidate.sources if source.softmax)
-    return Projection(candidate.path, attention.path, candidate.gemm, paths or {})
 
 
 def _split_by_readers(
