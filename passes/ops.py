@@ -103,7 +103,10 @@ SOFTMAX = targets("softmax", "_softmax", "_safe_softmax")
 EINSUM = targets("einsum")
 TENSORDOT = targets("tensordot")
 MATMUL = EINSUM | TENSORDOT | targets("linear", "matmul", "imatmul", "mm", "bmm", "baddbmm", "addmm")
-INPLACE_OPERATORS = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
+INPLACE_OPERATORS = frozenset({
+    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod,
+    operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift,
+})  # fmt: skip
 TOKEN_MIXER = targets("conv1d", "convolution", "cumsum")
 
 ATTENTION = targets(

@@ -17,6 +17,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
+from oproj_pass.passes.effects import emit_writes
 from oproj_pass.passes.exchange import Exchange, emit_reduce, emit_scatter
 from oproj_pass.passes.metadata import inherit_origin, value_key
 from oproj_pass.passes.provenance import value_of
@@ -110,7 +111,7 @@ def _rewrite(gm: GraphModule, site: Projection, exchange: Exchange) -> list[Node
         rows = emit_scatter(graph, gemm.input, site.in_features, exchange, site.path)
         scales = [emit_row_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
         partial = gemm.emit_partial(graph, rows, *scales)
-        result = emit_reduce(graph, partial, gemm, exchange)
+        result = emit_writes(graph, gemm.node, emit_reduce(graph, partial, gemm, exchange))
     created = _between(before, gemm.node)
     for node in created:
         inherit_origin(node, gemm.node)
