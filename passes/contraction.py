@@ -12,12 +12,14 @@ operation without a rule, or one that scatters a rank's features over the whole 
 """
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 from fractions import Fraction
 
 from torch.fx import Node
 
-from oproj_pass.passes.contraction_rules import CannotFollow, Step, inputs_of
+from oproj_pass.passes.contraction_rules import inputs_of
+from oproj_pass.passes.contraction_step import CannotFollow, Step
 from oproj_pass.passes.literals import Literal
 from oproj_pass.passes.provenance import stored_inputs, value_of
 from oproj_pass.passes.slices import WeightSlice
@@ -25,16 +27,21 @@ from oproj_pass.passes.slices import WeightSlice
 
 @dataclass(frozen=True)
 class Contraction:
-    """What an operand is made of: cut tensors (the largest first), nodes in between, sizes that shrink."""
+    """What an operand is made of: cut tensors (the largest first), nodes in between, sizes that shrink.
+
+    ``unit``: features that stay together somewhere on the way, as a view in groups of them makes them.
+    """
 
     slices: tuple[WeightSlice, ...]
     constants: tuple[Node, ...]
     literals: tuple[Literal, ...]
+    unit: int = 1
 
 
 def follow(operand: Node, dim: int) -> Contraction:
     """Everything that is cut along dimension ``dim`` of ``operand``; raises ``CannotFollow``."""
     steps: dict[Node, Step] = {}
+    followed: set[tuple[Node, Node]] = set()
     literals: dict[Literal, None] = {}
     pending = [Step(operand, dim, Fraction(1))]
     while pending:
@@ -45,13 +52,26 @@ def follow(operand: Node, dim: int) -> Contraction:
         if known is step and step.node.op != "placeholder":
             found = inputs_of(step)
             pending += found.steps
+            followed.update((step.node, source.node) for source in found.steps)
             literals.update(dict.fromkeys(found.literals))
     nodes = [node for node in operand.graph.nodes if node in steps]
     slices = [_cut(steps[node], value_of(operand).shape[dim]) for node in nodes if node.op == "placeholder"]
     constants = tuple(node for node in nodes if node.op != "placeholder")
+    _require_no_whole_reader(constants, steps, followed)
     _require_the_largest(slices, operand)
     slices.sort(key=lambda cut: cut.nbytes, reverse=True)
-    return Contraction(tuple(slices), constants, tuple(literals))
+    unit = math.lcm(*(step.unit.numerator for step in steps.values()))
+    return Contraction(tuple(slices), constants, tuple(literals), unit)
+
+
+def _require_no_whole_reader(
+    constants: tuple[Node, ...], steps: Container[Node], followed: Container[tuple[Node, Node]]
+) -> None:
+    """What is cut for one reader must not be read along another dimension, or whole, by the next."""
+    for node in constants:
+        for source in node.all_input_nodes:
+            if source in steps and (node, source) not in followed:
+                raise CannotFollow(f"is also read whole by `{node.name}`")
 
 
 def _cut(step: Step, features: int) -> WeightSlice:
@@ -61,7 +81,7 @@ def _cut(step: Step, features: int) -> WeightSlice:
         raise CannotFollow(
             f"has {found} parts along K in `{step.node.name}`, where {required} hold all of it"
         )
-    return WeightSlice(step.node, step.dim, max(1, int(step.unit)))
+    return WeightSlice(step.node, step.dim, step.unit.numerator)
 
 
 def _require_the_largest(slices: list[WeightSlice], operand: Node) -> None:

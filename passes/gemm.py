@@ -78,8 +78,8 @@ class Gemm:
 
     ``operand``: the 2-D matrix it multiplies. ``slices``: the stored tensors that are cut along K, the weight
     first. ``constants``: the nodes between them and the GEMM, in graph order. ``row_scales``: what travels
-    with the rows of ``input``. ``literals``: sizes among the constants that shrink with K. ``refusal``: why
-    it cannot be sharded, although its form is known.
+    with the rows of ``input``. ``literals``: sizes among the constants that shrink with K. ``unit``: features
+    that the constants keep together. ``refusal``: why it cannot be sharded, although its form is known.
     """
 
     node: Node
@@ -92,6 +92,7 @@ class Gemm:
     scheme: str = "dense"
     row_scales: tuple[RowScale, ...] = ()
     literals: tuple[Literal, ...] = ()
+    unit: int = 1
     refusal: str | None = None
 
     @property

@@ -6,6 +6,7 @@ subclass) makes a near miss instead.
 """
 
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ class Projection:
     @property
     def unit(self) -> int:
         """Features that may not be parted: 1, or what a group, a block or a packed word spans."""
-        return split_unit(self.slices)
+        return math.lcm(split_unit(self.slices), self.gemm.unit)
 
     @property
     def parts(self) -> int:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from oproj_pass.passes.contraction import Contraction, follow
-from oproj_pass.passes.contraction_rules import CannotFollow
+from oproj_pass.passes.contraction_step import CannotFollow
 from oproj_pass.passes.gemm import Gemm, GemmCall, gemm_call, match_gemm
 from oproj_pass.passes.provenance import rank_of, stored_inputs, value_of
 from oproj_pass.passes.slices import WeightSlice
@@ -45,7 +45,7 @@ def _dequantised(node: Node, call: GemmCall, is_activation: Callable[[Node], boo
     scheme = "weight_only" if _is_small(found.slices[0].node) else "dense"
     return Gemm(
         node, call.form, call.input, call.matrix, call.bias, found.slices, constants, scheme,
-        literals=found.literals, refusal=refusal,
+        literals=found.literals, unit=found.unit, refusal=refusal,
     )  # fmt: skip
 
 
