@@ -16,7 +16,7 @@ projections that are *not* attention's. This file decides reachability only; ``s
 import logging
 import operator
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -30,6 +30,7 @@ from oproj_pass.passes.products import factors_of, why_no_form
 from oproj_pass.passes.provenance import is_within, module_path, rank_of
 from oproj_pass.passes.schemes import match_gemm
 from oproj_pass.passes.subgraphs import Subgraph, subgraphs
+from oproj_pass.passes.token_axis import TokenAxes
 
 logger = logging.getLogger(__name__)
 
@@ -40,16 +41,20 @@ _FUNCTIONALIZED = frozenset(
 
 
 class AttentionTrace:
-    """One scan of ``gm``; afterwards it holds every attention and every GEMM that results reach, in graph order.
+    """One scan of a graph; it holds every attention and every GEMM that results reach, in graph order.
 
-    ``parameters`` are the placeholders that hold stored weights (None: any may); ``attention_ops`` further
-    operator packets that count as attention. ``inner`` are the scans of the graphs inside the graph.
+    ``parameters`` are the placeholders that hold stored weights, with their paths (None: any may);
+    ``attention_ops`` further operator packets that count as attention. ``inner`` are the scans of the graphs
+    inside the graph.
     """
 
     def __init__(
-        self, gm: GraphModule, parameters: Iterable[Node] | None, attention_ops: frozenset[Any] = frozenset()
+        self,
+        gm: GraphModule,
+        parameters: Mapping[Node, str] | None,
+        attention_ops: frozenset[Any] = frozenset(),
     ) -> None:
-        self.parameters = None if parameters is None else frozenset(parameters)
+        self.parameters = parameters
         self.attention_ops = ops.ATTENTION | ops.registered(*ops.ENGINE_ATTENTION) | attention_ops
         self.pass_through = ops.PASS_THROUGH | ops.registered(*ops.QUANTISE)
         self.names_modules = parameters is not None or any(map(module_path, gm.graph.nodes))
@@ -62,6 +67,7 @@ class AttentionTrace:
         self.results: dict[Node, frozenset[Attention]] = defaultdict(frozenset)
         self.hidden: dict[Node, frozenset[Reached]] = defaultdict(frozenset)
         self.written = Written()
+        self.token_axes = TokenAxes()
         for node in gm.graph.nodes:
             self._visit(node)
 
@@ -89,7 +95,8 @@ class AttentionTrace:
         """Whether a rule decided what the node's result is, or what it writes."""
         operation = self._operation(node)
         if operation in self.attention_ops:
-            self._start(node, softmax=True)
+            values = _argument(node, 2, "value") if operation in ops.ATTENTION else None
+            self._start(node, softmax=True, values=values)
         elif operation in ops.FUSED_ATTENTION:
             self._visit_fused(node, node.args[ops.FUSED_ATTENTION[operation]])
         elif bodies := list(subgraphs(node)):
@@ -98,7 +105,9 @@ class AttentionTrace:
             self._visit_gemm(gemm)
         elif gemm and gemm.form.name in ("linear", "addmm") and self._reaching(gemm.input):
             weight = gemm.weight.node
-            self._end(node, f"meets `{weight.name}`, which is no parameter and no buffer of the model,", weight)
+            self._end(
+                node, f"meets `{weight.name}`, which is no parameter and no buffer of the model,", weight
+            )
         elif operation in ops.MATMUL:
             self._visit_matmul(node)
         elif operation in ops.TOKEN_MIXER or self._writes_a_step(node):
@@ -129,7 +138,7 @@ class AttentionTrace:
     def _is_weight(self, gemm: Gemm) -> bool:
         if self.parameters is None or gemm.refusal is not None:
             return True
-        return self.parameters.issuperset(cut.node for cut in gemm.slices)
+        return all(cut.node in self.parameters for cut in gemm.slices)
 
     def _activations(self, node: Node) -> list[Node]:
         return self.dependence.activations(node)
@@ -143,10 +152,12 @@ class AttentionTrace:
     def _is_marked(self, node: Node, marked: set[Node]) -> bool:
         return node in marked or self.dependence.base(node) in marked
 
-    def _start(self, node: Node, *, softmax: bool, refusal: str | None = None) -> Attention:
+    def _start(self, node: Node, *, softmax: bool, values: Node | None = None) -> Attention:
         self._consume_hidden(node, self._activations(node))
         self._end(node, "goes into another attention or token mixer")
-        attention = Attention(node, module_path(node) if self.names_modules else None, softmax, refusal)
+        path = module_path(node) if self.names_modules else None
+        refusal = None if values is None else self.token_axes.refusal_of(node, values)
+        attention = Attention(node, path, softmax, refusal)
         self.attentions.append(attention)
         self.results[node] = frozenset([attention])
         return attention
@@ -172,7 +183,8 @@ class AttentionTrace:
     def _trace_inside(self, body: Subgraph) -> "AttentionTrace":
         parameters = None
         if self.parameters is not None and body.inputs is not None:
-            parameters = [inner for inner, outer in body.inputs.items() if outer in self.parameters]
+            stored = {inner: outer for inner, outer in body.inputs.items() if outer in self.parameters}
+            parameters = {inner: self.parameters[outer] for inner, outer in stored.items()}
         return AttentionTrace(body.module, parameters, self.attention_ops)
 
     def _visit_gemm(self, gemm: Gemm) -> None:
@@ -190,7 +202,8 @@ class AttentionTrace:
         if len(factors) < 2:
             self._visit_product_with_constant(node, factors)
         elif any(self._is_marked(source, self.probabilities) for source in factors):
-            self._start(node, softmax=True)
+            values = [source for source in factors if not self._is_marked(source, self.probabilities)]
+            self._start(node, softmax=True, values=values[0] if len(values) == 1 else None)
         else:
             self.scores.add(node)
             self._start(node, softmax=False)
@@ -262,11 +275,13 @@ class AttentionTrace:
                     marked.add(base)
 
 
+def _argument(node: Node, position: int, name: str) -> Any:
+    return node.args[position] if len(node.args) > position else node.kwargs.get(name)
+
+
 def _unknown(node: Node) -> str:
     if node.op == "call_module":
-        return (
-            "goes into a module that the graph calls as a whole (set torch._dynamo.config.inline_inbuilt_nn_modules)"
-        )
+        return "goes into a module that the graph calls as a whole (set torch._dynamo.config.inline_inbuilt_nn_modules)"
     return "goes into an operation the search does not know"
 
 

@@ -67,7 +67,9 @@ def _by_items(step: Step, source: Any, items: tuple[Any, ...]) -> Inputs:
 def _complete(step: Step, items: tuple[Any, ...], dims: int) -> list[Any]:
     """One item for each dimension of the source, and None for each added one; what else there is is refused."""
     if any(not _is_plain(item) for item in items):
-        raise CannotFollow(f"is picked by `{step.node.name}` with an index that is no slice, number or tensor")
+        raise CannotFollow(
+            f"is picked by `{step.node.name}` with an index that is no slice, number or tensor"
+        )
     if sum(isinstance(item, Node) for item in items) > 1:
         raise CannotFollow(f"is picked by several indices at `{step.node.name}`")
     missing = dims - sum(item is not None and item is not Ellipsis for item in items)

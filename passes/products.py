@@ -30,5 +30,7 @@ def factors_of(node: Node, dependence: Dependence, reaching: Callable[[Node], Co
 def why_no_form(weight: Node) -> str:
     """What is wrong with the constant ``weight`` of a product that no form of the table matches."""
     if not stored_inputs(weight):
-        return "meets a weight that is a constant of the graph, not an input (frozen, or lifted by an export),"
+        return (
+            "meets a weight that is a constant of the graph, not an input (frozen, or lifted by an export),"
+        )
     return "meets a weight in a form that is not in the table of GEMM forms"

@@ -226,8 +226,14 @@ def _enclosed(trace: AttentionTrace, include: Sequence[str], exclude: Sequence[s
     """The attentions of graphs inside the graph, where nothing is rewritten, each at its projection."""
     for body, inner in trace.inner:
         outputs = [candidate for candidate in _without_hidden_layers(inner) if candidate.is_attention]
-        found = [(candidate.path, candidate.gemm.weight.nbytes) for candidate in outputs]
-        found += [(miss.path, miss.nbytes) for miss in _unserved(inner, outputs) if not miss.left_by_graph_break]
-        for path, size in found:
+        found = [(_path_inside(candidate, inner), candidate.gemm.weight.nbytes) for candidate in outputs]
+        stay = [miss for miss in _unserved(inner, outputs) if not miss.left_by_graph_break]
+        for path, size in [*found, *((miss.path, miss.nbytes) for miss in stay)]:
             yield NearMiss(path, _policy_refusal(path, include, exclude) or enclosure_refusal(body), size)
         yield from _enclosed(inner, include, exclude)
+
+
+def _path_inside(candidate: Reached, trace: AttentionTrace) -> str:
+    """The module of the weight that is passed in: one body serves several layers, and names the first."""
+    weight = (trace.parameters or {}).get(candidate.gemm.weight.node, "")
+    return parent_path(weight) or candidate.path

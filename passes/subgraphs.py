@@ -1,4 +1,4 @@
-"""The graphs inside a graph: bodies of higher-order operators (checkpoint, ``cond``, ``scan``) and of modules.
+"""The graphs inside a graph: bodies of higher-order operators (checkpoint, ``cond``, ``scan``), and modules.
 
 An operator names its bodies by ``get_attr`` nodes and passes them its last operands, in order.
 """
@@ -45,7 +45,7 @@ def enclosure_refusal(body: Subgraph) -> str:
     """Why nothing is rewritten in a body, as a near miss says it, with the remedy where there is one."""
     name = getattr(body.node.target, "__name__", str(body.node.target))
     remedy = _REMEDIES.get(name, "call it outside of that operator")
-    return f"is inside `{body.node.name}`, a graph of its own that is not rewritten: {remedy}"
+    return f"is inside `{name}`, a graph of its own that is not rewritten: {remedy}"
 
 
 def operands(node: Node) -> list[Node]:

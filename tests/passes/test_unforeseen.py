@@ -44,11 +44,23 @@ steps = st.one_of(
 
 
 def step(value, name, arguments, inputs):
-    given = [inputs.get(argument, argument) if isinstance(argument, str) else argument for argument in arguments]
+    given = [
+        inputs.get(argument, argument) if isinstance(argument, str) else argument for argument in arguments
+    ]
     if name == "index":
         (index,) = arguments
-        named = [inputs[item] if isinstance(item, str) else item for item in index] if isinstance(index, tuple) else None
-        return value[tuple(named) if named is not None else inputs.get(index, index) if isinstance(index, str) else index]
+        named = (
+            [inputs[item] if isinstance(item, str) else item for item in index]
+            if isinstance(index, tuple)
+            else None
+        )
+        return value[
+            tuple(named)
+            if named is not None
+            else inputs.get(index, index)
+            if isinstance(index, str)
+            else index
+        ]
     if name == "getattr":
         return getattr(value, arguments[0])
     if name in ("cat", "stack"):
@@ -84,7 +96,12 @@ def projection(chain, form):
 
 
 def stored():
-    return torch.randn(SIZE, SIZE), torch.rand(SIZE) + 0.5, torch.rand(SIZE, 1) + 0.5, torch.arange(SIZE).flip(0)
+    return (
+        torch.randn(SIZE, SIZE),
+        torch.rand(SIZE) + 0.5,
+        torch.rand(SIZE, 1) + 0.5,
+        torch.arange(SIZE).flip(0),
+    )
 
 
 @settings(deadline=None, max_examples=60)
