@@ -15,18 +15,18 @@ projections that are *not* attention's. This file decides reachability only; ``s
 
 import logging
 import operator
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes import ops
-from oproj_pass.passes.attention_results import Attention, End, Reached, Written
+from oproj_pass.passes.attention_results import Attention, End, Reached
+from oproj_pass.passes.contraction_step import argument
 from oproj_pass.passes.effects import Dependence, mutated_inputs
 from oproj_pass.passes.gemm import Gemm, is_per_head
-from oproj_pass.passes.products import factors_of, why_no_form
+from oproj_pass.passes.labels import Labels
+from oproj_pass.passes.products import factors_of, why_no_form, why_no_parameter, why_unknown
 from oproj_pass.passes.provenance import is_within, module_path, rank_of
 from oproj_pass.passes.schemes import match_gemm
 from oproj_pass.passes.subgraphs import Subgraph, subgraphs
@@ -34,10 +34,9 @@ from oproj_pass.passes.token_axis import TokenAxes
 
 logger = logging.getLogger(__name__)
 
-_Label = TypeVar("_Label")
-_FUNCTIONALIZED = frozenset(
-    {torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2}
-)
+_SCORE, _PROBABILITY = "score", "probability"
+_OTHER_INPUT = "a constant or another input"
+_SCORE, _PROBABILITY = "score", "probability"
 
 
 class AttentionTrace:
@@ -62,11 +61,9 @@ class AttentionTrace:
         self.reached: list[Reached] = []
         self.inner: list[tuple[Subgraph, AttentionTrace]] = []
         self.dependence = Dependence(parameters)
-        self.scores: set[Node] = set()
-        self.probabilities: set[Node] = set()
-        self.results: dict[Node, frozenset[Attention]] = defaultdict(frozenset)
-        self.hidden: dict[Node, frozenset[Reached]] = defaultdict(frozenset)
-        self.written = Written()
+        self.results: Labels[Attention] = Labels(self.dependence.base)
+        self.hidden: Labels[Reached] = Labels(self.dependence.base)
+        self.marks: Labels[str] = Labels(self.dependence.base)
         self.token_axes = TokenAxes()
         for node in gm.graph.nodes:
             self._visit(node)
@@ -93,9 +90,9 @@ class AttentionTrace:
 
     def _visit_operation(self, node: Node) -> bool:
         """Whether a rule decided what the node's result is, or what it writes."""
-        operation = self._operation(node)
+        operation = ops.functionalized_operation(node)
         if operation in self.attention_ops:
-            values = _argument(node, 2, "value") if operation in ops.ATTENTION else None
+            values = argument(node, 2, "value", None) if operation in ops.ATTENTION else None
             self._start(node, softmax=True, values=values)
         elif operation in ops.FUSED_ATTENTION:
             self._visit_fused(node, node.args[ops.FUSED_ATTENTION[operation]])
@@ -103,11 +100,8 @@ class AttentionTrace:
             self._visit_subgraphs(node, bodies)
         elif (gemm := match_gemm(node, self.dependence.is_activation)) and self._is_weight(gemm):
             self._visit_gemm(gemm)
-        elif gemm and gemm.form.name in ("linear", "addmm") and self._reaching(gemm.input):
-            weight = gemm.weight.node
-            self._end(
-                node, f"meets `{weight.name}`, which is no parameter and no buffer of the model,", weight
-            )
+        elif gemm and gemm.form.name in ("linear", "addmm") and self.results.at(gemm.input):
+            self._end(node, why_no_parameter(gemm.weight.node), gemm.weight.node)
         elif operation in ops.MATMUL:
             self._visit_matmul(node)
         elif operation in ops.TOKEN_MIXER or self._writes_a_step(node):
@@ -120,20 +114,16 @@ class AttentionTrace:
             self._carry(node, self._activations(node))
         else:
             self._carry_marks(node)
-            self._end(node, _unknown(node))
+            self._end(node, why_unknown(node))
             return False
         return True
-
-    def _operation(self, node: Node) -> Any:
-        operation = ops.operation(node)
-        return ops.packet(node.args[0]) if operation in _FUNCTIONALIZED else operation
 
     def _writes_a_step(self, node: Node) -> bool:
         """Whether a scan, written as a loop, stores its first step into a fresh buffer."""
         if node.target is not operator.setitem:
             return False
         is_fresh = self.dependence.base(node.args[0]).op != "placeholder"  # type: ignore[arg-type]
-        return is_fresh and not any(map(self._reaching, node.all_input_nodes))
+        return is_fresh and not self.results.of_any(node.all_input_nodes)
 
     def _is_weight(self, gemm: Gemm) -> bool:
         if self.parameters is None or gemm.refusal is not None:
@@ -143,15 +133,6 @@ class AttentionTrace:
     def _activations(self, node: Node) -> list[Node]:
         return self.dependence.activations(node)
 
-    def _reaching(self, node: Node) -> frozenset[Attention]:
-        return self.results[node] | self.written.results[self.dependence.base(node)]
-
-    def _hidden_at(self, node: Node) -> frozenset[Reached]:
-        return self.hidden[node] | self.written.hidden[self.dependence.base(node)]
-
-    def _is_marked(self, node: Node, marked: set[Node]) -> bool:
-        return node in marked or self.dependence.base(node) in marked
-
     def _start(self, node: Node, *, softmax: bool, values: Node | None = None) -> Attention:
         self._consume_hidden(node, self._activations(node))
         self._end(node, "goes into another attention or token mixer")
@@ -159,12 +140,12 @@ class AttentionTrace:
         refusal = None if values is None else self.token_axes.refusal_of(node, values)
         attention = Attention(node, path, softmax, refusal)
         self.attentions.append(attention)
-        self.results[node] = frozenset([attention])
+        self.results.put(node, [attention])
         return attention
 
     def _visit_fused(self, node: Node, weight: Any) -> None:
         attention = self._start(node, softmax=True)
-        del self.results[node]
+        self.results.put(node, [])
         attention.ends.append(End(node, "is projected inside one fused operator", weight))
 
     def _visit_subgraphs(self, node: Node, bodies: list[Subgraph]) -> None:
@@ -178,7 +159,7 @@ class AttentionTrace:
             for attention in trace.leaving
         ]
         self.attentions += leaving
-        self.results[node] = frozenset(leaving)
+        self.results.put(node, leaving)
 
     def _trace_inside(self, body: Subgraph) -> "AttentionTrace":
         parameters = None
@@ -190,22 +171,22 @@ class AttentionTrace:
     def _visit_gemm(self, gemm: Gemm) -> None:
         self._consume_hidden(gemm.node, [gemm.input])
         joins = gemm.bias is not None and self.dependence.is_activation(gemm.bias)
-        if sources := self._reaching(gemm.input):
+        if sources := self.results.at(gemm.input):
             reached = Reached(gemm, module_path(gemm.node), sources)
             self.reached.append(reached)
-            self.hidden[gemm.node] = frozenset() if joins else frozenset([reached])
-        if joins:  # addmm(residual, x, weight)
-            self._end_of(self._reaching(gemm.bias), End(gemm.node, "joins the residual stream"))
+            self.hidden.put(gemm.node, [] if joins else [reached])
+        if gemm.bias is not None and joins:  # addmm(residual, x, weight)
+            self._end_of(self.results.at(gemm.bias), End(gemm.node, "joins the residual stream"))
 
     def _visit_matmul(self, node: Node) -> None:
-        factors = factors_of(node, self.dependence, self._reaching)
+        factors = factors_of(node, self.dependence, self.results.at)
+        values = [source for source in factors if _PROBABILITY not in self.marks.at(source)]
         if len(factors) < 2:
             self._visit_product_with_constant(node, factors)
-        elif any(self._is_marked(source, self.probabilities) for source in factors):
-            values = [source for source in factors if not self._is_marked(source, self.probabilities)]
+        elif len(values) < len(factors):
             self._start(node, softmax=True, values=values[0] if len(values) == 1 else None)
         else:
-            self.scores.add(node)
+            self.marks.put(node, [_SCORE])
             self._start(node, softmax=False)
 
     def _visit_product_with_constant(self, node: Node, factors: list[Node]) -> None:
@@ -217,45 +198,41 @@ class AttentionTrace:
             self._end(node, why_no_form(weight), weight)
 
     def _visit_softmax(self, node: Node) -> None:
-        if any(self._is_marked(source, self.scores) for source in self._activations(node)):
-            self.probabilities.add(node)
+        if _SCORE in self.marks.of_any(self._activations(node)):
+            self.marks.put(node, [_PROBABILITY])
         self._end(node, "goes into a softmax")
 
     def _visit_combine(self, node: Node) -> None:
         terms = self._activations(node)
         self._carry_marks(node)
-        self.results[node] = _common([self._reaching(term) for term in terms]) or self._own_mixers(
-            node, terms
-        )
-        self.hidden[node] = _common([self._hidden_at(term) for term in terms])
-        if not self.results[node]:
+        joined = self.results.of_all(terms) or self._own_mixers(node, terms)
+        self.results.put(node, joined)
+        self.hidden.put(node, self.hidden.of_all(terms))
+        if not joined:
             self._end(node, "joins the residual stream")
 
     def _own_mixers(self, node: Node, terms: list[Node]) -> frozenset[Attention]:
         """The mixers without softmax that the summing module ran itself: a recurrence, not the residual."""
-        mixers = frozenset().union(*map(self._reaching, terms))
         path = module_path(node)
+        mixers = self.results.of_any(terms)
         return frozenset(mixer for mixer in mixers if path and mixer.path == path and not mixer.softmax)
 
     def _carry(self, node: Node, sources: list[Node]) -> None:
-        self.results[node] = frozenset().union(*map(self._reaching, sources))
-        self.hidden[node] = frozenset().union(*map(self._hidden_at, sources))
+        self.results.put(node, self.results.of_any(sources))
+        self.hidden.put(node, self.hidden.of_any(sources))
         self._carry_marks(node)
 
     def _carry_marks(self, node: Node) -> None:
-        for marked in (self.scores, self.probabilities):
-            if any(self._is_marked(source, marked) for source in node.all_input_nodes):
-                marked.add(node)
+        self.marks.put(node, self.marks.of_any(node.all_input_nodes))
 
     def _consume_hidden(self, consumer: Node, sources: list[Node]) -> None:
-        for reached in frozenset().union(*map(self._hidden_at, sources)):
+        for reached in self.hidden.of_any(sources):
             if reached.scope is not None and is_within(module_path(consumer), reached.scope):
                 reached.feeds = reached.feeds or consumer
 
     def _end(self, node: Node, reason: str, weight: Node | None = None) -> None:
         if node.users or node.op == "output":  # not a mere check such as `_assert_tensor_metadata`
-            reaching = frozenset().union(*map(self._reaching, node.all_input_nodes))
-            self._end_of(reaching, End(node, reason, weight))
+            self._end_of(self.results.of_any(node.all_input_nodes), End(node, reason, weight))
 
     def _end_of(self, attentions: Iterable[Attention], end: End) -> None:
         for attention in attentions:
@@ -266,24 +243,7 @@ class AttentionTrace:
             values = [source for source in self._activations(node) if source is not buffer]
             if values or self.dependence.is_activation(node):
                 self.dependence.write(buffer)
-            base = self.dependence.base(buffer)
             sources = [node] if is_decided else [node, *values]
-            self.written.results[base] |= frozenset().union(*map(self._reaching, sources))
-            self.written.hidden[base] |= frozenset().union(*map(self._hidden_at, sources))
-            for marked in (self.scores, self.probabilities):
-                if node in marked:
-                    marked.add(base)
-
-
-def _argument(node: Node, position: int, name: str) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name)
-
-
-def _unknown(node: Node) -> str:
-    if node.op == "call_module":
-        return "goes into a module that the graph calls as a whole (set torch._dynamo.config.inline_inbuilt_nn_modules)"
-    return "goes into an operation the search does not know"
-
-
-def _common(labels: list[frozenset[_Label]]) -> frozenset[_Label]:
-    return frozenset().union(*labels) if labels and all(labels) else frozenset()
+            self.results.write(buffer, sources)
+            self.hidden.write(buffer, sources)
+            self.marks.write(buffer, [node])

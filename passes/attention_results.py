@@ -1,6 +1,5 @@
-"""What the search through a graph records: attentions, the GEMMs that their results reach, and where they end."""
+"""What the search through a graph records: attentions, the GEMMs that they reach, and where they end."""
 
-from collections import defaultdict
 from dataclasses import dataclass, field
 
 from torch.fx import Node
@@ -54,11 +53,3 @@ class Reached:
             return ""
         common = {common_path(path, self.path) for path in paths if path is not None}
         return min(common, key=len, default="") or parent_path(self.path) or None
-
-
-@dataclass(eq=False)
-class Written:
-    """What lies in the storage of a base because something was written there in place."""
-
-    results: dict[Node, frozenset[Attention]] = field(default_factory=lambda: defaultdict(frozenset))
-    hidden: dict[Node, frozenset[Reached]] = field(default_factory=lambda: defaultdict(frozenset))

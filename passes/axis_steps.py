@@ -154,7 +154,7 @@ def _of_product(axis: Axis) -> str | Sequence[Axis]:
 
 
 def einsum_terms(node: Node) -> tuple[list[tuple[Node, str]], str]:
-    """The operands of an einsum with their letters, and the output's letters; empty for an equation with dots."""
+    """The operands of an einsum with their letters, and the output's letters; refused if it has dots."""
     equation, *operands = node.args
     flat: Any = operands[0] if isinstance(operands[0], list | tuple) else operands
     inputs, arrow, output = str(equation).replace(" ", "").partition("->")

@@ -1,4 +1,4 @@
-"""Which tensors a node writes in place, whose storage its result shares, and what is constant for every token.
+"""Which tensors a node writes in place, whose storage it views, and what is constant for every token.
 
 Attention kernels of serving engines return nothing and fill an ``out`` buffer; a search that follows only
 return values loses their result. A node that is replaced must leave the same writes behind.
@@ -117,7 +117,7 @@ def _returns_what_it_writes(node: Node) -> bool:
 
 
 def storage_owner(node: Node) -> Node:
-    """The first node of the storage that ``node`` may be a view of: a graph input, or what made the memory."""
+    """The node whose storage ``node`` may be a view of: a graph input, or what made the memory."""
     while (source := aliased_input(node)) is not None:
         node = source
     return node
@@ -130,7 +130,7 @@ def written_inputs(gm: GraphModule) -> set[Node]:
 
 
 def emit_writes(graph: Graph, replaced: Node, result: Node) -> Node:
-    """Insert the copy of ``result`` into what the replaced node writes, if anything; returns what it returned."""
+    """Insert the copy of ``result`` into what the replaced node writes; returns what stands in its place."""
     for buffer in mutated_inputs(replaced):
         result = graph.call_function(torch.ops.aten.copy_.default, (buffer, result))
     return result

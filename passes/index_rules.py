@@ -1,6 +1,5 @@
 """Rules for what picks from a tensor: ``select``, ``slice``, and ``x[...]`` in all its forms."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -65,7 +64,7 @@ def _by_items(step: Step, source: Any, items: tuple[Any, ...]) -> Inputs:
 
 
 def _complete(step: Step, items: tuple[Any, ...], dims: int) -> list[Any]:
-    """One item for each dimension of the source, and None for each added one; what else there is is refused."""
+    """One item for each dimension of the source, and None for each added one; any other index is refused."""
     if any(not _is_plain(item) for item in items):
         raise CannotFollow(
             f"is picked by `{step.node.name}` with an index that is no slice, number or tensor"

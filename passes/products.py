@@ -1,4 +1,4 @@
-"""Products that are no GEMM with a stored matrix: which factors depend on a token, and what a constant one is."""
+"""What no form of the table matches: a product's factors that depend on a token, and why a way ends."""
 
 from collections.abc import Callable, Collection
 from typing import Any
@@ -34,3 +34,15 @@ def why_no_form(weight: Node) -> str:
             "meets a weight that is a constant of the graph, not an input (frozen, or lifted by an export),"
         )
     return "meets a weight in a form that is not in the table of GEMM forms"
+
+
+def why_no_parameter(weight: Node) -> str:
+    """What is wrong with a GEMM's ``weight`` that is a graph input, and no stored weight."""
+    return f"meets `{weight.name}`, no parameter or buffer of the model but a constant or another input,"
+
+
+def why_unknown(node: Node) -> str:
+    """Why the search does not follow an operation."""
+    if node.op == "call_module":
+        return "goes into a module that the graph calls as a whole"
+    return "goes into an operation the search does not know"

@@ -10,7 +10,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.fx import GraphModule, Node
 from oproj_pass.passes.attention import AttentionTrace
 from oproj_pass.passes.attention_results import Attention, Reached
 from oproj_pass.passes.gemm import Gemm
+from oproj_pass.passes.globs import policy_refusal
 from oproj_pass.passes.provenance import nbytes, parent_path, value_of
 from oproj_pass.passes.slices import WeightSlice, split_unit
 from oproj_pass.passes.stored import parameter_paths
@@ -27,8 +27,6 @@ from oproj_pass.passes.weights import other_reader, shared_storage, weight_refus
 
 logger = logging.getLogger(__name__)
 
-# Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
-DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", "*medusa*")
 _NO_ATTENTION = "follows a token mixer without softmax attention (convolution, scan or linear attention)"
 
 
@@ -136,21 +134,7 @@ def _judge(
 def _refusal(candidate: Reached, include: Sequence[str], exclude: Sequence[str]) -> str | None:
     if not candidate.is_attention:
         return next((source.refusal for source in candidate.sources if source.refusal), _NO_ATTENTION)
-    return _policy_refusal(candidate.path, include, exclude) or weight_refusal(candidate.gemm)
-
-
-def _policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -> str | None:
-    if include and not _matches(path, include):
-        return "matches no `include` glob"
-    if _matches(path, exclude):
-        return "matches an `exclude` glob"
-    if not include and _matches(path, DRAFT_MODULES):
-        return "belongs to a speculative draft model: name it in `include` to take it"
-    return None
-
-
-def _matches(path: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, glob) for glob in globs)
+    return policy_refusal(candidate.path, include, exclude) or weight_refusal(candidate.gemm)
 
 
 def _projection(candidate: Reached, paths: Mapping[Node, str] | None) -> Projection:
@@ -206,9 +190,8 @@ def _unserved(trace: AttentionTrace, outputs: list[Reached]) -> list[NearMiss]:
 def _lost(attention: Attention, hidden: Reached | None) -> NearMiss:
     path = attention.path or attention.node.name
     if hidden is not None and hidden.feeds is not None:
-        return NearMiss(
-            path, f"has a result that only reaches `{hidden.path}`, which feeds `{hidden.feeds.name}`"
-        )
+        gemm = hidden.path or hidden.gemm.node.name
+        return NearMiss(path, f"has a result that only reaches `{gemm}`, which feeds `{hidden.feeds.name}`")
     if not attention.ends:
         return NearMiss(path, "has a result that is not used")
     end = attention.ends[0]
@@ -229,7 +212,7 @@ def _enclosed(trace: AttentionTrace, include: Sequence[str], exclude: Sequence[s
         found = [(_path_inside(candidate, inner), candidate.gemm.weight.nbytes) for candidate in outputs]
         stay = [miss for miss in _unserved(inner, outputs) if not miss.left_by_graph_break]
         for path, size in [*found, *((miss.path, miss.nbytes) for miss in stay)]:
-            yield NearMiss(path, _policy_refusal(path, include, exclude) or enclosure_refusal(body), size)
+            yield NearMiss(path, policy_refusal(path, include, exclude) or enclosure_refusal(body), size)
         yield from _enclosed(inner, include, exclude)
 
 

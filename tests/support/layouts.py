@@ -207,8 +207,8 @@ class LastBlockShorter(Layout):
 
 
 LAYOUTS = [
-    Channels, Smoothed, Groups, RepeatedGroups, OneGroup, OneGroupViewed, PairsInBytes, CompressedTensors, GPTQ,
-    AWQ, OneGroupOfWords, SquareBlocks, Cast,
+    Channels, Smoothed, Groups, RepeatedGroups, OneGroup, OneGroupViewed, PairsInBytes, CompressedTensors,
+    GPTQ, AWQ, OneGroupOfWords, SquareBlocks, Cast,
 ]  # fmt: skip
 
 

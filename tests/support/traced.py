@@ -1,6 +1,5 @@
-"""Graphs of plain functions, traced without Dynamo in milliseconds, and what their rewrite computes on every rank."""
+"""Graphs of plain functions, traced without Dynamo, and what their rewrite computes on every rank."""
 
-import torch
 import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import symbolic_trace
