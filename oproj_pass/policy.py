@@ -17,6 +17,7 @@ from oproj_pass.eager import user_frames_in_compiled_call
 from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
 from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Exchange, NearMiss, Projection, ShardedRegion, ShardOProj, ShardPlan
+from oproj_pass.passes.globs import unmatched_globs
 from oproj_pass.passes.ops import registered
 from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
@@ -37,6 +38,7 @@ class GraphPolicy:
 
     def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
         """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
+        self._report_idle_globs([*sites, *near_misses])
         size = shard_size(sites, self.config)
         if size > 1:
             sites, near_misses = self._without_shared_storage(sites, near_misses)
@@ -60,6 +62,17 @@ class GraphPolicy:
             attention_ops=registered(*self.config.attention_ops),
             regions=regions,
         )
+
+    def _report_idle_globs(self, found: Sequence[Projection | NearMiss]) -> None:
+        """A glob that matches nothing in a part of a model may match in the next one."""
+        paths = [item.path for item in found]
+        if idle := unmatched_globs(self.config.include, self.config.exclude, paths):
+            logger.log(logging.INFO if self._is_part() else logging.WARNING, "%s", idle)
+
+    def _is_part(self) -> bool:
+        """Whether a graph break made this graph one of several."""
+        reason: Any = getattr(self.gm, "compile_subgraph_reason", None)
+        return (reason is not None and reason.graph_break) or any(user_frames_in_compiled_call())
 
     def _exchange(self, group: ShardGroup) -> Exchange:
         return Exchange(
@@ -109,8 +122,7 @@ class GraphPolicy:
                 f"run unsharded. The break: {reason.reason.splitlines()[0]}. Remove it, or compile with "
                 "fullgraph=True to see it as an error."
             )
-        is_part = broken or any(user_frames_in_compiled_call())
-        if not sites and not is_part:
+        if not sites and not self._is_part():
             self._refuse_empty(near_misses)
 
     def _refuse_empty(self, near_misses: Sequence[NearMiss]) -> None:

@@ -50,6 +50,7 @@ class StoredAxis:
     ``extent``: features along the axis. ``tensors``: the weight first, then its scales, zero points and
     indices; a stored tensor that is not among them is the same on every rank. ``constants``: the nodes
     between them and the GEMM, in graph order. ``literals``: sizes among those that shrink with the axis.
+    ``kept_together``: features that stay together on the way, as a view in groups of them makes them.
     """
 
     axis: Axis
@@ -57,11 +58,12 @@ class StoredAxis:
     tensors: tuple[TensorAxis, ...]
     constants: tuple[Node, ...] = ()
     literals: tuple[Literal, ...] = ()
+    kept_together: int = 1
 
     @property
     def unit(self) -> int:
         """Features that may not be parted: 1, or what a group, a block or a packed word spans."""
-        return math.lcm(*(tensor.unit for tensor in self.tensors))
+        return math.lcm(self.kept_together, *(tensor.unit for tensor in self.tensors))
 
     @property
     def parts(self) -> int:

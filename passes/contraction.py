@@ -12,12 +12,14 @@ operation without a rule, or one that scatters a rank's features over the whole 
 """
 
 import math
+from collections.abc import Container
 from fractions import Fraction
 
 from torch.fx import Node
 
 from oproj_pass.passes.axes import Axis, StoredAxis, TensorAxis
-from oproj_pass.passes.contraction_rules import CannotFollow, Step, inputs_of
+from oproj_pass.passes.contraction_rules import inputs_of
+from oproj_pass.passes.contraction_step import CannotFollow, Step
 from oproj_pass.passes.literals import Literal
 from oproj_pass.passes.provenance import stored_inputs, value_of
 
@@ -25,6 +27,7 @@ from oproj_pass.passes.provenance import stored_inputs, value_of
 def follow(operand: Node, dim: int, axis: Axis) -> StoredAxis:
     """What ``axis``, on dimension ``dim`` of ``operand``, lies on, largest first; raises ``CannotFollow``."""
     steps: dict[Node, Step] = {}
+    followed: set[tuple[Node, Node]] = set()
     literals: dict[Literal, None] = {}
     pending = [Step(operand, dim, Fraction(1))]
     while pending:
@@ -35,14 +38,27 @@ def follow(operand: Node, dim: int, axis: Axis) -> StoredAxis:
         if known is step and step.node.op != "placeholder":
             found = inputs_of(step)
             pending += found.steps
+            followed.update((step.node, source.node) for source in found.steps)
             literals.update(dict.fromkeys(found.literals))
     nodes = [node for node in operand.graph.nodes if node in steps]
     extent = value_of(operand).shape[dim]
     tensors = [_on_stored(steps[node], extent) for node in nodes if node.op == "placeholder"]
     constants = tuple(node for node in nodes if node.op != "placeholder")
+    _require_no_whole_reader(constants, steps, followed)
     _require_the_largest(tensors, operand, axis)
     tensors.sort(key=lambda tensor: tensor.nbytes, reverse=True)
-    return StoredAxis(axis, extent, tuple(tensors), constants, tuple(literals))
+    unit = math.lcm(*(step.unit.numerator for step in steps.values()))
+    return StoredAxis(axis, extent, tuple(tensors), constants, tuple(literals), unit)
+
+
+def _require_no_whole_reader(
+    constants: tuple[Node, ...], steps: Container[Node], followed: Container[tuple[Node, Node]]
+) -> None:
+    """What is cut for one reader must not be read along another dimension, or whole, by the next."""
+    for node in constants:
+        for source in node.all_input_nodes:
+            if source in steps and (node, source) not in followed:
+                raise CannotFollow(f"is also read whole by `{node.name}`")
 
 
 def _on_stored(step: Step, features: int) -> TensorAxis:
@@ -52,7 +68,7 @@ def _on_stored(step: Step, features: int) -> TensorAxis:
         raise CannotFollow(
             f"has {found} parts along K in `{step.node.name}`, where {required} hold all of it"
         )
-    return TensorAxis(step.node, step.dim, max(1, int(step.unit)))
+    return TensorAxis(step.node, step.dim, step.unit.numerator)
 
 
 def _require_the_largest(tensors: list[TensorAxis], operand: Node, axis: Axis) -> None:

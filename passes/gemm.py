@@ -44,7 +44,9 @@ FORMS = (
     ),
     GemmForm("mm", ops.targets("mm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),
     GemmForm("bmm", ops.targets("bmm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),
-    GemmForm("matmul", ops.targets("matmul"), (0, "input"), (1, "other"), None, 0, aten.mm.default, {}),
+    GemmForm(
+        "matmul", ops.targets("matmul", "imatmul"), (0, "input"), (1, "other"), None, 0, aten.mm.default, {}
+    ),
 )  # fmt: skip
 _FORM_OF = {target: form for form in FORMS for target in form.targets}
 _LINEAR = FORMS[0]

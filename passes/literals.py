@@ -11,6 +11,7 @@ from oproj_pass.passes.provenance import value_of
 
 VIEW = ops.targets("view", "reshape", "_unsafe_view", "expand")
 UNFLATTEN = ops.targets("unflatten")
+REPEAT = ops.targets("repeat_interleave")
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,21 @@ class Literal:
 
     def shrink(self, size: int) -> None:
         """Divide that size by ``size``, where it is a number and not "whatever is left" (-1)."""
-        if ops.operation(self.node) in VIEW:
+        if ops.operation(self.node) in REPEAT:
+            self._shrink_repeats(size)
+        elif ops.operation(self.node) in VIEW:
             self._shrink_sizes(1, self.dim, size)
         else:
             first = _argument(self.node, 1, "dim")
             rank = value_of(self.node).dim() - len(_argument(self.node, 2, "sizes")) + 1
             self._shrink_sizes(2, self.dim - first % rank, size)
+
+    def _shrink_repeats(self, size: int) -> None:
+        """``repeat_interleave(x, n, dim)`` of a single entry, which makes n of it."""
+        if "repeats" in self.node.kwargs:
+            self.node.update_kwarg("repeats", self.node.kwargs["repeats"] // size)  # type: ignore[operator]
+        else:
+            self.node.update_arg(1, self.node.args[1] // size)  # type: ignore[operator]
 
     def _shrink_sizes(self, position: int, index: int, size: int) -> None:
         """``view(x, a, b)``, ``view(x, (a, b))`` and ``reshape(x, shape=(a, b))``."""

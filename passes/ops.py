@@ -21,6 +21,7 @@ ASCEND_DIALECT = {
     "npu::npu_rms_norm": torch.ops.aten.rms_norm,
 }
 
+_FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
 _NAMESPACES = (torch, torch.Tensor, torch._C._nn, F, torch.special, operator)
 
 
@@ -40,6 +41,12 @@ def _forms(name: str) -> Iterable[Any]:
 def operation(node: Node) -> Any:
     """The node's target with an ATen overload reduced to its packet, for membership in a family."""
     return packet(node.target)
+
+
+def functionalized_operation(node: Node) -> Any:
+    """The same, for the operator inside ``auto_functionalized``."""
+    found = operation(node)
+    return packet(node.args[0]) if found in _FUNCTIONALIZED else found
 
 
 def packet(target: Any) -> Any:
@@ -103,7 +110,10 @@ SOFTMAX = targets("softmax", "_softmax", "_safe_softmax")
 EINSUM = targets("einsum")
 TENSORDOT = targets("tensordot")
 MATMUL = EINSUM | TENSORDOT | targets("linear", "matmul", "imatmul", "mm", "bmm", "baddbmm", "addmm")
-INPLACE_OPERATORS = frozenset({operator.iadd, operator.isub, operator.imul, operator.itruediv})
+INPLACE_OPERATORS = frozenset({
+    operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.ifloordiv, operator.imod,
+    operator.ipow, operator.iand, operator.ior, operator.ixor, operator.ilshift, operator.irshift,
+})  # fmt: skip
 TOKEN_MIXER = targets("conv1d", "convolution", "cumsum")
 
 ATTENTION = targets(

@@ -13,7 +13,7 @@ it wrote is returned region by region, for later passes to read.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.axes import StoredAxis, TensorAxis, part_of
 from oproj_pass.passes.contract import NearMiss, PassRecord
+from oproj_pass.passes.effects import emit_writes
 from oproj_pass.passes.metadata import SharedValues, inherit_origin, value_key
 from oproj_pass.passes.provenance import value_of
 from oproj_pass.passes.sites import Projection, find_projections
@@ -158,9 +159,12 @@ def _rewrite(gm: GraphModule, assignment: Assignment) -> ShardedRegion:
     site = assignment.site
     with gm.graph.inserting_before(site.gemm.node):
         region = assignment.strategy.write(gm.graph, site, assignment.exchange)
+        result = emit_writes(gm.graph, site.gemm.node, region.nodes[-1])
+    if result is not region.nodes[-1]:
+        region = replace(region, finish=(*region.finish, result))
     for node in region.nodes:
         inherit_origin(node, site.gemm.node)
-    site.gemm.node.replace_all_uses_with(region.nodes[-1])
+    site.gemm.node.replace_all_uses_with(result)
     site.gemm.erase()
     return region
 

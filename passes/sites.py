@@ -5,25 +5,29 @@ rewrite is exact, so anything unusual about the weight (another reader, a part o
 subclass) makes a near miss instead.
 """
 
+import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes.attention import Attention, Reached, trace_attention
+from oproj_pass.passes.attention import AttentionTrace
+from oproj_pass.passes.attention_results import Attention, Reached
 from oproj_pass.passes.axes import Axis, StoredAxis
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.gemm import Gemm
+from oproj_pass.passes.globs import policy_refusal
 from oproj_pass.passes.provenance import nbytes, parent_path, value_of
 from oproj_pass.passes.stored import parameter_paths
+from oproj_pass.passes.subgraphs import enclosure_refusal
 from oproj_pass.passes.weights import other_reader, shared_storage, weight_refusal
 
-# Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
-DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", "*medusa*")
+logger = logging.getLogger(__name__)
+
+_NO_ATTENTION = "follows a token mixer without softmax attention (convolution, scan or linear attention)"
 
 
 @dataclass(frozen=True)
@@ -99,53 +103,53 @@ def find_projections(
     packets that count as attention. Both lists are in graph order; nothing is changed.
     """
     paths = parameter_paths(gm, parameters)
-    attentions, reached = trace_attention(gm, paths, attention_ops)
-    outputs = _without_hidden_layers(attentions, reached)
-    sites, misses = [], []
-    for candidate in outputs:
-        reason = _refusal(candidate, include, exclude)
-        if reason is None:
-            sites.append(Projection(candidate.path, candidate.gemm, paths or {}))
-        else:
-            misses.append(NearMiss(candidate.path, reason, candidate.gemm.weight.nbytes))
+    trace = AttentionTrace(gm, paths, attention_ops)
+    outputs = _without_hidden_layers(trace)
+    judged = [_judge(candidate, paths, include, exclude) for candidate in outputs]
+    sites = [found for found in judged if isinstance(found, Projection)]
+    misses = [found for found in judged if isinstance(found, NearMiss)]
     sites, shared = _split_by_readers(sites, paths)
-    return sites, [*misses, *shared, *_unserved(attentions, outputs, reached)]
+    enclosed = dict.fromkeys(_enclosed(trace, include, exclude))
+    return sites, [*misses, *shared, *_unserved(trace, outputs), *enclosed]
 
 
-def _without_hidden_layers(attentions: list[Attention], reached: list[Reached]) -> list[Reached]:
+def _without_hidden_layers(trace: AttentionTrace) -> list[Reached]:
     """The GEMMs that end an attention's module.
 
     One that feeds another GEMM of the module is a gate, an adapter or an MLP's first layer, unless it is all
     that its attention reaches there: then the module projects in two steps, and the first is taken.
     """
-    starts = {attention.node for attention in attentions}
-    served = {source for candidate in reached if candidate.feeds is None for source in candidate.sources}
+    starts = {attention.node for attention in trace.attentions}
+    ending = [candidate for candidate in trace.reached if candidate.feeds is None]
+    served = {source for candidate in ending for source in candidate.sources}
 
     def is_first_of_two(candidate: Reached) -> bool:
-        own = all(source.path == parent_path(candidate.path) for source in candidate.sources)
+        own = all((source.path or "") == parent_path(candidate.path) for source in candidate.sources)
         return own and candidate.feeds not in starts and served.isdisjoint(candidate.sources)
 
-    return [candidate for candidate in reached if candidate.feeds is None or is_first_of_two(candidate)]
+    return [candidate for candidate in trace.reached if candidate.feeds is None or is_first_of_two(candidate)]
+
+
+def _judge(
+    candidate: Reached, paths: Mapping[Node, str] | None, include: Sequence[str], exclude: Sequence[str]
+) -> Projection | NearMiss:
+    nbytes = candidate.gemm.weight.nbytes
+    try:
+        reason = _refusal(candidate, include, exclude)
+        if reason is None:
+            return Projection(candidate.path, candidate.gemm, paths or {})
+        return NearMiss(candidate.path, reason, nbytes)
+    except Exception as error:  # what no rule foresaw costs the site, never the compile
+        call = candidate.gemm.node.format_node()
+        logger.warning("%s: the search cannot judge `%s`", candidate.path, call, exc_info=True)
+        unforeseen = f"has a call that the search cannot read ({type(error).__name__}: {error})"
+        return NearMiss(candidate.path, unforeseen, nbytes)
 
 
 def _refusal(candidate: Reached, include: Sequence[str], exclude: Sequence[str]) -> str | None:
     if not candidate.is_attention:
-        return "follows a token mixer without softmax attention (convolution, scan or linear attention)"
-    return _policy_refusal(candidate.path, include, exclude) or weight_refusal(candidate.gemm)
-
-
-def _policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -> str | None:
-    if include and not _matches(path, include):
-        return "matches no `include` glob"
-    if _matches(path, exclude):
-        return "matches an `exclude` glob"
-    if not include and _matches(path, DRAFT_MODULES):
-        return "belongs to a speculative draft model: name it in `include` to take it"
-    return None
-
-
-def _matches(path: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(path, glob) for glob in globs)
+        return next((source.refusal for source in candidate.sources if source.refusal), _NO_ATTENTION)
+    return policy_refusal(candidate.path, include, exclude) or weight_refusal(candidate.gemm)
 
 
 def _split_by_readers(
@@ -174,25 +178,43 @@ def _read_elsewhere(sites: Sequence[Projection], paths: Mapping[Node, str] | Non
     return {gemm.node: stranger for node, stranger in strangers.items() if stranger for gemm in users[node]}
 
 
-def _unserved(attentions: list[Attention], outputs: list[Reached], reached: list[Reached]) -> list[NearMiss]:
+def _unserved(trace: AttentionTrace, outputs: list[Reached]) -> list[NearMiss]:
     served = {source for candidate in outputs for source in candidate.sources}
-    hidden = {source: candidate for candidate in reached for source in candidate.sources}
-    lost = [attention for attention in attentions if attention.softmax and attention not in served]
+    hidden = {source: candidate for candidate in trace.reached for source in candidate.sources}
+    lost = [attention for attention in trace.attentions if attention.softmax and attention not in served]
     return [_lost(attention, hidden.get(attention)) for attention in lost]
 
 
 def _lost(attention: Attention, hidden: Reached | None) -> NearMiss:
     path = attention.path or attention.node.name
     if hidden is not None and hidden.feeds is not None:
-        return NearMiss(path, f"its result only reaches `{hidden.path}`, which feeds `{hidden.feeds.name}`")
+        gemm = hidden.path or hidden.gemm.node.name
+        return NearMiss(path, f"has a result that only reaches `{gemm}`, which feeds `{hidden.feeds.name}`")
     if not attention.ends:
-        return NearMiss(path, "its result is not used")
+        return NearMiss(path, "has a result that is not used")
     end = attention.ends[0]
     left = end.node.op == "output"
     where = "" if left else f" at `{end.node.name}`"
     return NearMiss(
         path,
-        f"its result {end.reason}{where}",
+        f"has a result that {end.reason}{where}",
         nbytes(end.weight) if end.weight else 0,
         left_by_graph_break=left,
     )
+
+
+def _enclosed(trace: AttentionTrace, include: Sequence[str], exclude: Sequence[str]) -> Iterator[NearMiss]:
+    """The attentions of graphs inside the graph, where nothing is rewritten, each at its projection."""
+    for body, inner in trace.inner:
+        outputs = [candidate for candidate in _without_hidden_layers(inner) if candidate.is_attention]
+        found = [(_path_inside(candidate, inner), candidate.gemm.weight.nbytes) for candidate in outputs]
+        stay = [miss for miss in _unserved(inner, outputs) if not miss.left_by_graph_break]
+        for path, size in [*found, *((miss.path, miss.nbytes) for miss in stay)]:
+            yield NearMiss(path, policy_refusal(path, include, exclude) or enclosure_refusal(body), size)
+        yield from _enclosed(inner, include, exclude)
+
+
+def _path_inside(candidate: Reached, trace: AttentionTrace) -> str:
+    """The module of the weight that is passed in: one body serves several layers, and names the first."""
+    weight = (trace.parameters or {}).get(candidate.gemm.weight.node, "")
+    return parent_path(weight) or candidate.path

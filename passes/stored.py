@@ -9,8 +9,7 @@ from collections.abc import Mapping, Set
 from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes import ops
-from oproj_pass.passes.effects import mutated_inputs
+from oproj_pass.passes.effects import written_inputs
 from oproj_pass.passes.provenance import normalise_path, placeholders, real_value
 
 _BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
@@ -48,14 +47,3 @@ def is_stored(node: Node) -> bool:
 def _source(node: Node) -> str:
     source = getattr(node, "_dynamo_source", None) or node.meta["grapharg"].source
     return str(source.name if isinstance(source.name, str) else source.name())
-
-
-def written_inputs(gm: GraphModule) -> set[Node]:
-    """The graph inputs that the graph writes in place, through views of them too."""
-    base: dict[Node, Node] = {}
-    written: set[Node] = set()
-    for node in gm.graph.nodes:
-        views = (ops.operation(node) in ops.ALIASING or node.target is getattr) and node.all_input_nodes
-        base[node] = base[node.all_input_nodes[0]] if views else node
-        written.update(base[buffer] for buffer in mutated_inputs(node))
-    return {node for node in written if node.op == "placeholder"}

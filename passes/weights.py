@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from oproj_pass.passes.effects import mutated_inputs, storage_owner
 from oproj_pass.passes.gemm import Gemm, is_plain
 from oproj_pass.passes.provenance import nbytes, real_value, storage_of, value_of
 
@@ -18,7 +20,40 @@ def weight_refusal(gemm: Gemm) -> str | None:
     if not is_plain(gemm):
         return "scales its product or bias (alpha or beta is not 1)"
     refusals = (_tensor_refusal(tensor.node) for tensor in gemm.k.tensors)
-    return next((refusal for refusal in refusals if refusal), None) or _dtype_refusal(gemm)
+    refusal = next((refusal for refusal in refusals if refusal), None)
+    return refusal or _dtype_refusal(gemm) or _call_refusal(gemm) or _write_refusal(gemm)
+
+
+def _call_refusal(gemm: Gemm) -> str | None:
+    """A form speaks of the arguments that it knows; an operator's partial product keeps all the others."""
+    form = gemm.form
+    if form.partial is None:
+        return None
+    known = [position for position in (form.input, form.weight, form.bias) if position is not None]
+    names = {name for _, name in known} | form.plain.keys() | {"out"}
+    further = [*gemm.node.args[1 + max(index for index, _ in known) :], *(gemm.node.kwargs.keys() - names)]
+    return f"is called with an argument that its form does not know ({further[0]})" if further else None
+
+
+def _write_refusal(gemm: Gemm) -> str | None:
+    for node in gemm.k.constants:
+        if any(storage_owner(buffer).op in ("placeholder", "get_attr") for buffer in mutated_inputs(node)):
+            return f"has a weight that `{node.name}` writes in place"
+    buffers = list(mutated_inputs(gemm.node))
+    if not buffers:
+        return None
+    if gemm.form.partial is None or len(buffers) > 1:
+        return f"writes `{buffers[0].name}` in place, by an operator that is replaced as a whole"
+    if not _is_shaped_like(buffers[0], gemm.node):
+        return f"writes `{buffers[0].name}` in place, which has another shape than its product"
+    return None
+
+
+def _is_shaped_like(buffer: Node, product: Node) -> bool:
+    shapes = value_of(buffer).shape, value_of(product).shape
+    return len(shapes[0]) == len(shapes[1]) and all(
+        statically_known_true(size == other) for size, other in zip(*shapes, strict=True)
+    )
 
 
 def _tensor_refusal(node: Node) -> str | None:

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import SiteMismatchError
 from oproj_pass.passes.contract import NearMiss
+from oproj_pass.passes.globs import unmatched_globs
 from oproj_pass.passes.npu.dialect import respell
 from oproj_pass.passes.npu.presharded import stand_in_for_full_weights
 from oproj_pass.passes.npu.weights import cut_in_graph, stored_weights
@@ -63,6 +64,9 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
     full = {node: value_of(node) for node in placeholders(gm)}
 
     def decide(sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
+        paths = [found.path for found in (*sites, *near_misses)]
+        if idle := unmatched_globs(settings.include, settings.exclude, paths):
+            logger.warning("%s", idle)
         strangers = [site for site in sites if not stored.issuperset(on.node for on in site.gemm.k.tensors)]
         sites = [site for site in sites if site not in strangers]
         near_misses = [*near_misses, *(NearMiss(site.path, _STRANGE, site.nbytes) for site in strangers)]

@@ -12,7 +12,7 @@ from torch.fx import Node
 
 from oproj_pass.passes.axes import Axis, TensorAxis
 from oproj_pass.passes.contraction import follow
-from oproj_pass.passes.contraction_rules import CannotFollow
+from oproj_pass.passes.contraction_step import CannotFollow
 from oproj_pass.passes.gemm import Gemm, GemmCall, dense_gemm, gemm_call, summed_axis
 from oproj_pass.passes.provenance import rank_of, stored_inputs, value_of
 

@@ -45,7 +45,7 @@ def test_every_reason_on_the_page_is_in_the_code():
     reasons = first_cells(section("What is left alone, and why"))
     assert len(reasons) > 10
     for reason in reasons:
-        for part in re.split(r", (?=matches)|\.\.\.|^its result ", reason):
+        for part in re.split(r", (?=matches|writes)|\.\.\.|^has a result that ", reason):
             assert part.strip(" ,") in code, part
 
 

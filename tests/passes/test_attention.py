@@ -269,6 +269,32 @@ def test_finds_the_base_layer_of_an_adapter_and_not_the_adapter(search):
     assert search(decoder(LowRankAdapter), X).paths == ["0.attn.out.base", "1.attn.out.base"]
 
 
+class FlatAdapter(Attention):
+    """The same, with its layers side by side in the attention's own module."""
+
+    def __init__(self):
+        super().__init__()
+        self.lora_A, self.lora_B = nn.Linear(K, 2, bias=False), nn.Linear(2, H, bias=False)
+
+    def project(self, x, y):
+        return self.out(y) + 2.0 * self.lora_B(self.lora_A(y))
+
+
+@pytest.mark.parametrize(
+    ("root", "projection"),
+    [
+        (Attention, "out"),
+        (FlatAdapter, "out"),
+        (LowRankAdapter, "out.base"),
+        (GatedByItself, "out"),
+        (TwoSteps, "out"),
+    ],
+)
+def test_takes_one_projection_where_the_attention_itself_is_the_root_module(root, projection, search):
+    found = search(root(), X)
+    assert (found.paths, found.missed) == ([projection], {})
+
+
 def test_finds_a_projection_whose_result_is_scaled_before_the_residual_sum(search):
     assert search(decoder(Attention, scale=0.25), X).paths == ["0.attn.out", "1.attn.out"]
 

@@ -76,6 +76,19 @@ class RepeatedGroups(Groups):
         return (self.q.float() - zero) * scale
 
 
+class OneGroup(Channels):
+    """A scale of every output channel, repeated for all features: a group as long as K is no group."""
+
+    def dequantise(self):
+        return self.q.float() * self.scale.repeat_interleave(self.features, dim=1)
+
+
+class OneGroupViewed(Groups):
+    """The same, through a view in groups of which there is one."""
+
+    group, unit, kept = 64, 1, ("q",)
+
+
 class PairsInBytes(Layout):
     """int4 pairs along the features of a row."""
 
@@ -148,6 +161,12 @@ class AWQ(Layout):
         return ((q - zeros) * scales).T
 
 
+class OneGroupOfWords(AWQ):
+    """AWQ with one row of scales and zero points."""
+
+    group, unit, kept = 64, 1, ("qweight",)
+
+
 class SquareBlocks(Layout):
     """float8 with a scale of every 8 x 8 weights, as DeepSeek's checkpoints with 128 x 128."""
 
@@ -188,8 +207,8 @@ class LastBlockShorter(Layout):
 
 
 LAYOUTS = [
-    Channels, Smoothed, Groups, RepeatedGroups, PairsInBytes, CompressedTensors, GPTQ, AWQ, SquareBlocks,
-    Cast,
+    Channels, Smoothed, Groups, RepeatedGroups, OneGroup, OneGroupViewed, PairsInBytes, CompressedTensors,
+    GPTQ, AWQ, OneGroupOfWords, SquareBlocks, Cast,
 ]  # fmt: skip
 
 

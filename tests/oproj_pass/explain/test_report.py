@@ -72,9 +72,9 @@ def test_says_that_there_is_nothing_to_shard():
 
 
 def test_shows_reasons_and_breaks():
-    miss = NearMiss("layers.1.attn", "its result is not used", 2**20)
+    miss = NearMiss("layers.1.attn", "has a result that is not used", 2**20)
     printed = text(report(row(), misses=(miss,), breaks=(GraphBreak("print()", "model.py:7"),) * 3))
-    assert "its result is not used" in printed
+    assert "has a result that is not used" in printed
     assert "model.py:7" in printed
     assert "3 graph break(s)" in printed
 

@@ -1,0 +1,35 @@
+"""Which modules ``include`` and ``exclude`` leave alone, and which of their globs match nothing."""
+
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+# Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
+DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", "*medusa*")
+_LISTED = 8
+
+
+def policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -> str | None:
+    """Why the options leave the module at ``path`` alone, None if they do not."""
+    if include and not _matches(path, include):
+        return "matches no `include` glob"
+    if _matches(path, exclude):
+        return "matches an `exclude` glob"
+    if not include and _matches(path, DRAFT_MODULES):
+        return "belongs to a speculative draft model: name it in `include` to take it"
+    return None
+
+
+def _matches(path: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(path, glob) for glob in globs)
+
+
+def unmatched_globs(include: Sequence[str], exclude: Sequence[str], paths: Collection[str]) -> str | None:
+    """In words, the globs that match none of a graph's ``paths``; None if there is no such glob."""
+    given = [("include", glob) for glob in include] + [("exclude", glob) for glob in exclude]
+    idle = [
+        f"{name} = {glob!r}" for name, glob in given if not any(fnmatchcase(path, glob) for path in paths)
+    ]
+    if not idle or not paths:
+        return None
+    listed = ", ".join(list(dict.fromkeys(paths))[:_LISTED]) + (", ..." if len(set(paths)) > _LISTED else "")
+    return f"{', '.join(idle)}: matches no projection or attention of this graph. Paths here: {listed}."
