@@ -4,6 +4,8 @@
 2. Compare the rewritten graph with the group's other ranks.
 3. Cut each weight's slice and release the full weight, layer by layer.
 4. Compile with the inner backend; at each call, put the slices in the weights' places.
+
+A rank that fails tells its peers, whatever it is doing.
 """
 
 import logging
@@ -18,9 +20,10 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
-from oproj_pass.graph_agreement import agree_on_graph, report_failure
+from oproj_pass.graph_agreement import GraphText, agree_on_graph
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.inner import Compiled, Compiler, inner_backend
+from oproj_pass.meeting import report_failure
 from oproj_pass.npu import run_npu_passes
 from oproj_pass.passes import PassRecord, fingerprint, run_passes
 from oproj_pass.passes.provenance import placeholders
@@ -50,16 +53,17 @@ def oproj_npu(
     with _errors_as_they_are():
         config = OProjConfig.from_options(options if options is not None else fields)
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-        inner = inner_backend(config, inputs)
         if config.oproj_tensor_parallel_size == 0:
+            inner = inner_backend(config, inputs)
             _require_unreleased(inputs, None)
             return inner(gm, list(example_inputs))
-        return _compile(gm, inputs, config, inner)
+        return _compile(gm, inputs, config)
 
 
-def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiler) -> Compiled:
+def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> Compiled:
     policy = GraphPolicy(gm, inputs, config, _STORE)
     try:
+        inner = inner_backend(config, inputs)
         (record,) = run_passes(gm, list(inputs.values()), [policy.sharding_pass()])
         _require_unreleased(inputs, record if policy.group else None)
         if policy.group is not None:
@@ -67,11 +71,12 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inne
     except Exception as error:
         _tell_peers(error, policy.group, config)
         raise
-    _log(record, policy.group)
+    _log(record, policy)
     if policy.group is None:
         _record_readers(inputs, ())
         return inner(gm, list(inputs.values()))
-    agree_on_graph(policy.group, fingerprint(gm))
+    text = GraphText(fingerprint(gm), policy.rows_compared)
+    agree_on_graph(policy.group, text, config.timeout)
     return _bind(gm, inputs, record, policy.group, config, inner)
 
 
@@ -157,7 +162,7 @@ def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig)
     try:
         group = group or _group_of_peers(config)
         if group is not None:
-            report_failure(group, error)
+            report_failure(group, error, config.timeout)
     except Exception as lost:
         logger.warning("could not tell the group of a failure: %s", lost)
 
@@ -168,15 +173,15 @@ def _group_of_peers(config: OProjConfig) -> ShardGroup | None:
     return shard_group(size, config.group, config.timeout) if size > 1 and world % size == 0 else None
 
 
-def _log(record: PassRecord, group: ShardGroup | None) -> None:
-    what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
+def _log(record: PassRecord, policy: GraphPolicy) -> None:
+    what = f"sharded over ranks {list(policy.group.ranks)}" if policy.group else "found, not sharded"
     total = sum(
         cut.nbytes for cut in {cut.node: cut for site in record.matches for cut in site.slices}.values()
     )
     logger.info("%d output projections %s, %.1f MB of full weights", len(record.matches), what, total / 1e6)
     for miss in record.near_misses:
         logger.info("%s is left alone: %s", miss.path, miss.reason)
-    if group and record.near_misses:
+    if policy.size > 1 and record.near_misses:
         first = record.near_misses[0]
         logger.warning(
             "%d projections or attentions are left alone, the first is %s: it %s (all of them at level INFO)",

@@ -20,6 +20,7 @@ from oproj_pass.passes import Exchange, NearMiss, Projection, ShardOProj, ShardP
 from oproj_pass.passes.ops import registered
 from oproj_pass.passes.shard_oproj import require_divisible
 from oproj_pass.released import Released
+from oproj_pass.row_counts import RowCounts
 from oproj_pass.store import ShardStore
 
 logger = logging.getLogger(__name__)
@@ -28,17 +29,24 @@ _FRACTAL_NZ = 29  # ACL_FORMAT_FRACTAL_NZ
 
 
 class GraphPolicy:
-    """The policy of ``ShardOProj`` for one graph; afterwards ``group`` holds the ranks, None if unsharded."""
+    """The policy of ``ShardOProj`` for one graph.
+
+    Afterwards ``size`` holds N; ``group`` the ranks, None if nothing is sharded; ``rows`` the row counts to
+    compare at each call, None if there are none; ``rows_compared`` when they are compared, in words.
+    """
 
     def __init__(
         self, gm: GraphModule, inputs: Mapping[Node, Any], config: OProjConfig, store: ShardStore
     ) -> None:
         self.gm, self.inputs, self.config, self.store = gm, inputs, config, store
+        self.size = 1
         self.group: ShardGroup | None = None
+        self.rows: RowCounts | None = None
+        self.rows_compared = "never"
 
     def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
         """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
-        size = shard_size(sites, self.config)
+        size = self.size = shard_size(sites, self.config)
         if size > 1:
             sites, near_misses = self._without_shared_storage(sites, near_misses)
         _require_expected(sites, near_misses, self.config.expected_sites)
@@ -47,11 +55,13 @@ class GraphPolicy:
         require_fitting_size(size, self.config.group)
         require_divisible(sites, size)
         self._require_sites(sites, near_misses)
+        if not sites:  # peers need not have this graph: nothing may wait for them
+            return ShardPlan(sites, near_misses, None)
         for site in sites:
             for cut in site.slices:
                 _require_ready(site, self.inputs[cut.node])
         self.group = shard_group(size, self.config.group, self.config.timeout)
-        return ShardPlan(sites, near_misses, self._exchange(self.group))
+        return ShardPlan(sites, near_misses, self._exchange(self.group, sites))
 
     def sharding_pass(self) -> ShardOProj:
         """The pass that searches as the options say and asks this policy."""
@@ -62,12 +72,17 @@ class GraphPolicy:
             attention_ops=registered(*self.config.attention_ops),
         )
 
-    def _exchange(self, group: ShardGroup) -> Exchange:
+    def _exchange(self, group: ShardGroup, sites: Sequence[Projection]) -> Exchange:
+        compares = self.config.agree_on_rows and self.config.capacity is None
+        self.rows = RowCounts.of(sites, list(self.inputs)) if compares else None
+        in_graph = self.config.check_uniform or (compares and self.rows is None)
+        when = {"at each call": self.rows is not None, "before each exchange": in_graph}
+        self.rows_compared = " and ".join(time for time, holds in when.items() if holds) or "never"
         return Exchange(
             size=group.size,
             group_name=group.device.group_name,
             reduce_dtype=self.config.reduce_dtype,
-            control_group_name=group.control.group_name if self.config.check_uniform else None,
+            control_group_name=group.control.group_name if in_graph else None,
             capacity=self.config.capacity,
         )
 

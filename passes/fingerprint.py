@@ -20,13 +20,16 @@ _COLLECTIVES = ("_c10d_functional", "npu_define")  # torch's, and what Ascend's 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """One line per collective: operation, input type and shape, group ranks and module path."""
+    """One line per collective: operation, input type and shape, group ranks and module path.
+
+    Of a symbolic size it says what is static: ``96*?`` is any multiple of 96.
+    """
 
     lines: tuple[str, ...]
 
 
 def fingerprint(gm: GraphModule) -> Fingerprint:
-    """The functional collectives of ``gm`` in the order in which they run; symbolic sizes become ``?``."""
+    """The functional collectives of ``gm`` in the order in which they run."""
     return Fingerprint(tuple(_describe(node) for node in gm.graph.nodes if is_collective(node)))
 
 
@@ -70,8 +73,15 @@ def _describe(node: Node) -> str:
 def _shape(value: object) -> str:
     if not isinstance(value, Tensor):
         return "unknown"
-    sizes = ", ".join(str(size) if isinstance(size, int) else "?" for size in value.shape)
-    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(_size, value.shape))}]"
+
+
+def _size(size: int | torch.SymInt) -> str:
+    """A static size, or the static factor of a symbolic one: symbols may have other names on other ranks."""
+    if isinstance(size, int):
+        return str(size)
+    factor, rest = size.node.expr.as_content_primitive()
+    return str(factor) if rest == 1 else "?" if factor == 1 else f"{factor}*?"
 
 
 def _group(node: Node) -> str:

@@ -1,0 +1,66 @@
+"""How many rows a graph's projections get, computed from the inputs of a call before the graph runs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from torch.fx import Node
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from oproj_pass.passes import Projection
+from oproj_pass.passes.provenance import value_of
+
+
+class RowCounts:
+    """The row count of each projection of one graph, as a function of the graph's inputs.
+
+    ``symbols``: where a call brings each symbol: an input's position, and the dimension if it is a tensor.
+    """
+
+    def __init__(
+        self, by_path: Mapping[str, int | sympy.Expr], symbols: Mapping[sympy.Symbol, tuple[int, int | None]]
+    ) -> None:
+        self._by_path, self._symbols = dict(by_path), dict(symbols)
+
+    @classmethod
+    def of(cls, sites: Sequence[Projection], inputs: Sequence[Node]) -> "RowCounts | None":
+        """The counts for a graph with the placeholders ``inputs``; None if the graph itself decides on one."""
+        by_path = {site.path: _rows(value_of(site.gemm.input)) for site in sites}
+        needed = {symbol for rows in by_path.values() if not isinstance(rows, int) for symbol in rows.free_symbols}
+        brought = {symbol: place for symbol, place in _symbols(inputs) if symbol in needed}
+        return cls(by_path, brought) if needed == set(brought) else None
+
+    def __call__(self, arguments: Sequence[Any]) -> dict[str, int]:
+        """Row count by module path, for a call with these arguments."""
+        values = {
+            symbol: arguments[position] if dim is None else arguments[position].shape[dim]
+            for symbol, (position, dim) in self._symbols.items()
+        }
+        return {path: _evaluate(rows, values) for path, rows in self._by_path.items()}
+
+
+def _rows(x: Tensor) -> int | sympy.Expr:
+    """Rows of ``x`` [.., K]."""
+    rows = prod(x.shape[:-1])
+    return rows.node.expr if isinstance(rows, torch.SymInt) else rows
+
+
+def _symbols(inputs: Sequence[Node]) -> Iterator[tuple[sympy.Symbol, tuple[int, int | None]]]:
+    for position, node in enumerate(inputs):
+        value = value_of(node)
+        if isinstance(value, torch.SymInt):
+            yield value.node.expr, (position, None)
+        elif isinstance(value, Tensor):
+            for dim, size in enumerate(value.shape):
+                if isinstance(size, torch.SymInt):
+                    yield size.node.expr, (position, dim)
+
+
+def _evaluate(rows: int | sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
+    if isinstance(rows, int):
+        return rows
+    return int(sympy_interp(PythonReferenceAnalysis, dict(values), rows))
