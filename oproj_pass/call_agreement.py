@@ -1,11 +1,13 @@
-"""Ranks compare their row counts at each call of a compiled graph, over the CPU, before its first collective.
+"""Ranks meet on the CPU before a compiled graph's first collective of a call, and compare their row counts.
 
 Unequal counts do not hang every backend: gloo aborts one process and hands the other plausible garbage. A
-runner's and an engine's steps agree for themselves (``rows_agreed``).
+runner's and an engine's steps have agreed already (``rows_agreed``); only a graph's first call, where weights are
+cut and may turn out to be unfit, is met there too. What is replayed from a device graph never comes here.
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from oproj_pass.errors import GroupMismatchError
@@ -16,30 +18,39 @@ from oproj_pass.rows_agreed import are_rows_agreed
 from oproj_pass.runtime.wire import StepKind
 
 
-class RowAgreement:
-    """The comparison for one compiled graph.
+class CallAgreement:
+    """The meetings of one compiled graph's calls.
 
-    ``digest``: equal for graphs with equal collectives. ``timeout``: seconds to wait for a rank.
+    ``rows``: the counts to compare at each call; None: the ranks meet at the first call only. ``digest``: equal
+    for graphs with equal collectives. ``timeout``: seconds to wait for a rank.
     """
 
-    def __init__(self, rows: RowCounts, digest: str, timeout: float) -> None:
+    def __init__(self, path: str, rows: RowCounts | None, digest: str, timeout: float) -> None:
+        self.path = path
         self._rows, self._digest, self._timeout = rows, digest, timeout
+        self._ran = False
 
-    def require_equal(self, group: ShardGroup, arguments: Sequence[Any]) -> None:
-        """Raise ``GroupMismatchError`` on every rank unless all call an equal graph with equal row counts."""
-        if are_rows_agreed(group.ranks) or not group.has_peers:
+    @contextmanager
+    def preparing(self, group: ShardGroup, arguments: Sequence[Any]) -> Iterator[None]:
+        """Prepare a call inside; on leaving, every rank has, and brings an equal graph and equal row counts.
+
+        Raises ``GroupMismatchError`` on every rank if not. A rank that fails inside raises its own error.
+        """
+        must_meet = not self._ran or (self._rows is not None and not are_rows_agreed(group.ranks))
+        if not (must_meet and group.has_peers):
+            yield
             return
-        rows = self._rows(arguments)
-        brought = _in_words(rows)
+        try:
+            yield
+            brought = _in_words(self._rows(arguments)) if self._rows else ""
+        except Exception as error:
+            report_failure(group, error, self._timeout)
+            raise
         code = zlib.crc32(f"{self._digest} {brought}".encode())  # long words are cut on their way
         found = meet(group, StepKind.CALL, f"{code:08x} {brought}", self._timeout)
         if len(set(found.values())) > 1:
-            raise GroupMismatchError(_difference(next(iter(rows)), found))
-
-    def report(self, group: ShardGroup, error: Exception) -> None:
-        """Tell peers, which may be about to compare, that this rank cannot run the graph."""
-        if not are_rows_agreed(group.ranks):
-            report_failure(group, error, self._timeout)
+            raise GroupMismatchError(_difference(self.path, found))
+        self._ran = True
 
 
 def _in_words(rows: Mapping[str, int]) -> str:
