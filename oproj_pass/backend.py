@@ -18,9 +18,10 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from oproj_pass.call_agreement import CallAgreement
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
-from oproj_pass.graph_agreement import GraphText, agree_on_graph
+from oproj_pass.graph_agreement import GraphText, agree_on_graph, compiling_together
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.inner import Compiled, Compiler, inner_backend
 from oproj_pass.meeting import report_failure
@@ -77,7 +78,8 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
         return inner(gm, list(inputs.values()))
     text = GraphText(fingerprint(gm), policy.rows_compared)
     agree_on_graph(policy.group, text, config.timeout)
-    return _bind(gm, inputs, record, policy.group, config, inner)
+    calls = CallAgreement(policy.group, record.matches[0].path, policy.rows, text.digest, config.step_timeout)
+    return _bind(gm, inputs, record, policy.group, config, inner, calls)
 
 
 def _bind(
@@ -87,6 +89,7 @@ def _bind(
     group: ShardGroup,
     config: OProjConfig,
     inner: Compiler,
+    calls: CallAgreement,
 ) -> Compiled:
     """Put each weight's slice in its place, now and at every call of the compiled graph."""
     cuts = {cut.node: (cut.dim, site.path) for site in record.matches for cut in site.slices}
@@ -99,8 +102,9 @@ def _bind(
         inputs[weight] = slice_of(inputs[weight])
         bindings.append((positions[weight], slice_of))
     accept_released(cuts)
-    with _of_fixed_shape(inputs[weight] for weight in cuts):
-        return ShardedGraph(inner(gm, list(inputs.values())), bindings)
+    with _of_fixed_shape(inputs[weight] for weight in cuts), compiling_together(group, config.timeout):
+        compiled = inner(gm, list(inputs.values()))
+    return ShardedGraph(compiled, bindings, calls)
 
 
 @contextmanager
@@ -123,15 +127,21 @@ def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
 class ShardedGraph:
     """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
 
-    def __init__(self, inner: Compiled, bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]]) -> None:
-        self.inner = inner
+    def __init__(
+        self,
+        inner: Compiled,
+        bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]],
+        calls: CallAgreement,
+    ) -> None:
+        self.inner, self.calls = inner, calls
         self.bindings = tuple(bindings)
 
     def __call__(self, *args: Any) -> Any:
         """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
         inputs = list(args)
-        for position, slice_of in self.bindings:
-            inputs[position] = slice_of(inputs[position])
+        with self.calls.preparing(args):
+            for position, slice_of in self.bindings:
+                inputs[position] = slice_of(inputs[position])
         return self.inner(*inputs)
 
 

@@ -13,44 +13,57 @@ from typing import Any
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.meeting import meet, report_failure
+from oproj_pass.remade_groups import keep_names, living
 from oproj_pass.row_counts import RowCounts
 from oproj_pass.rows_agreed import are_rows_agreed
 from oproj_pass.runtime.wire import StepKind
 
 
 class CallAgreement:
-    """The meetings of one compiled graph's calls.
+    """The meetings of one compiled graph's calls, over ``group`` or the one that takes its place.
 
-    ``rows``: the counts to compare at each call; None: the ranks meet at the first call only. ``digest``: equal
-    for graphs with equal collectives. ``timeout``: seconds to wait for a rank.
+    ``path``: a layer of the graph, for messages. ``rows``: the counts to compare at each call; None: the ranks
+    meet at the first call only. ``digest``: equal for graphs with equal collectives. ``timeout``: seconds to
+    wait for a rank.
     """
 
-    def __init__(self, path: str, rows: RowCounts | None, digest: str, timeout: float) -> None:
-        self.path = path
-        self._rows, self._digest, self._timeout = rows, digest, timeout
+    def __init__(
+        self, group: ShardGroup, path: str, rows: RowCounts | None, digest: str, timeout: float
+    ) -> None:
+        self._compiled_for = self._group = group
+        self._path, self._rows, self._digest, self._timeout = path, rows, digest, timeout
         self._ran = False
 
     @contextmanager
-    def preparing(self, group: ShardGroup, arguments: Sequence[Any]) -> Iterator[None]:
+    def preparing(self, arguments: Sequence[Any]) -> Iterator[None]:
         """Prepare a call inside; on leaving, every rank has, and brings an equal graph and equal row counts.
 
         Raises ``GroupMismatchError`` on every rank if not. A rank that fails inside raises its own error.
         """
-        must_meet = not self._ran or (self._rows is not None and not are_rows_agreed(group.ranks))
-        if not (must_meet and group.has_peers):
+        self._follow_group()
+        if not (self._must_meet() and self._group.has_peers):
             yield
             return
         try:
             yield
             brought = _in_words(self._rows(arguments)) if self._rows else ""
         except Exception as error:
-            report_failure(group, error, self._timeout)
+            report_failure(self._group, error, self._timeout)
             raise
         code = zlib.crc32(f"{self._digest} {brought}".encode())  # long words are cut on their way
-        found = meet(group, StepKind.CALL, f"{code:08x} {brought}", self._timeout)
+        found = meet(self._group, StepKind.CALL, f"{code:08x} {brought}", self._timeout)
         if len(set(found.values())) > 1:
-            raise GroupMismatchError(_difference(self.path, found))
+            raise GroupMismatchError(_difference(self._path, found))
         self._ran = True
+
+    def _must_meet(self) -> bool:
+        return not self._ran or (self._rows is not None and not are_rows_agreed(self._group.ranks))
+
+    def _follow_group(self) -> None:
+        if not self._group.is_alive:
+            remade = living(self._group, self._path)
+            keep_names(self._compiled_for, remade, self._path)
+            self._group = remade
 
 
 def _in_words(rows: Mapping[str, int]) -> str:
@@ -60,7 +73,9 @@ def _in_words(rows: Mapping[str, int]) -> str:
         paths.setdefault(count, []).append(path)
     if len(paths) == 1:
         return f"{next(iter(paths))} rows"
-    return ", ".join(f"{count} rows in {layers[0]} (of {len(layers)} layers)" for count, layers in paths.items())
+    return ", ".join(
+        f"{count} rows in {layers[0]} (of {len(layers)} layers)" for count, layers in paths.items()
+    )
 
 
 def _difference(path: str, found: Mapping[int, str]) -> str:

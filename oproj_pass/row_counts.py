@@ -30,7 +30,9 @@ class RowCounts:
     def of(cls, sites: Sequence[Projection], inputs: Sequence[Node]) -> "RowCounts | None":
         """The counts for a graph with the placeholders ``inputs``; None if the graph itself decides on one."""
         by_path = {site.path: _rows(value_of(site.gemm.input)) for site in sites}
-        needed = {symbol for rows in by_path.values() if not isinstance(rows, int) for symbol in rows.free_symbols}
+        needed = {
+            symbol for rows in by_path.values() if not isinstance(rows, int) for symbol in rows.free_symbols
+        }
         brought = {symbol: place for symbol, place in _symbols(inputs) if symbol in needed}
         return cls(by_path, brought) if needed == set(brought) else None
 

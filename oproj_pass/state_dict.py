@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.released import Released, Shard
+from oproj_pass.remade_groups import living
 from oproj_pass.report import unwrap
 
 
@@ -36,7 +37,7 @@ def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
 
 
 def _gather(shard: Shard) -> Tensor:
-    group = shard.layout.group
+    group = living(shard.layout.group, shard.path)
     mine = as_bytes(shard.tensor).contiguous()
     pieces = [torch.empty_like(mine) for _ in group.ranks]
     try:

@@ -1,4 +1,4 @@
-"""Row counts of a graph's projections follow from the inputs of a call, if the graph does not decide on them."""
+"""Row counts of a graph's projections follow from the inputs of a call, unless the graph decides on them."""
 
 import pytest
 import torch
