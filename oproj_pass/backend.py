@@ -2,20 +2,19 @@
 
 1. Find the projections and decide (``policy``); rewrite the graph (``ShardOProj``).
 2. Compare the rewritten graph with the group's other ranks.
-3. Cut each weight's slice and release the full weight, layer by layer.
-4. Compile with the inner backend; at each call, put the slices in the weights' places.
+3. Compile with the inner backend, slices in the weights' places (``binding``).
+4. Once that has succeeded, hand out a graph that cuts and releases each weight as a call first brings it.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
 from torch._dynamo.exc import ShortenTraceback
-from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from oproj_pass.binding import bind, commit, compile_with_slices, record_readers
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
 from oproj_pass.graph_agreement import agree_on_graph, report_failure
@@ -24,11 +23,9 @@ from oproj_pass.inner import Compiled, Compiler, inner_backend
 from oproj_pass.npu import run_npu_passes
 from oproj_pass.passes import PassRecord, fingerprint, run_passes
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.stored import is_stored
 from oproj_pass.policy import GraphPolicy
-from oproj_pass.released import Layout, Released
+from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
-from oproj_pass.weight_guards import accept_released
 
 logger = logging.getLogger(__name__)
 
@@ -69,8 +66,9 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inne
         raise
     _log(record, policy.group)
     if policy.group is None:
-        _record_readers(inputs, ())
-        return inner(gm, list(inputs.values()))
+        compiled = inner(gm, list(inputs.values()))
+        record_readers(inputs, (), _STORE)
+        return compiled
     agree_on_graph(policy.group, fingerprint(gm))
     return _bind(gm, inputs, record, policy.group, config, inner)
 
@@ -83,51 +81,10 @@ def _bind(
     config: OProjConfig,
     inner: Compiler,
 ) -> Compiled:
-    """Put each weight's slice in its place, now and at every call of the compiled graph."""
-    cuts = {cut.node: (cut.dim, site.path) for site in record.matches for cut in site.slices}
-    _record_readers(inputs, cuts)
-    positions = {node: position for position, node in enumerate(inputs)}
-    bindings = []
-    for weight, (dim, path) in cuts.items():
-        layout = Layout(dim, group)
-        slice_of = _releasing(layout, path) if config.release_weights else layout.slice_of
-        inputs[weight] = slice_of(inputs[weight])
-        bindings.append((positions[weight], slice_of))
-    accept_released(cuts)
-    with _of_fixed_shape(inputs[weight] for weight in cuts):
-        return ShardedGraph(inner(gm, list(inputs.values())), bindings)
-
-
-@contextmanager
-def _of_fixed_shape(slices: Iterable[Tensor]) -> Iterator[None]:
-    """Give ``slices`` no symbolic sizes under ``dynamic=True``, as weights have none.
-
-    No guard could name such a symbol, and one that equals the row count would be taken for it.
-    """
-    context = TracingContext.try_get()
-    mode = context.fake_mode if context else None
-    fakes = [mode.from_tensor(slice_, static_shapes=True) for slice_ in slices] if mode else []
-    yield  # the inner backend finds these fakes as long as they live
-    fakes.clear()
-
-
-def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
-    return lambda weight: _STORE.shard_of(weight, layout, path)
-
-
-class ShardedGraph:
-    """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
-
-    def __init__(self, inner: Compiled, bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]]) -> None:
-        self.inner = inner
-        self.bindings = tuple(bindings)
-
-    def __call__(self, *args: Any) -> Any:
-        """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
-        inputs = list(args)
-        for position, slice_of in self.bindings:
-            inputs[position] = slice_of(inputs[position])
-        return self.inner(*inputs)
+    release = config.release_weights
+    bindings = bind(inputs, record, group)
+    compiled = compile_with_slices(gm, inputs, bindings, inner, _STORE if release else None)
+    return commit(compiled, inputs, bindings, _STORE, release=release)
 
 
 def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
@@ -139,12 +96,6 @@ def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -
                 f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
                 "another graph was compiled. Untie the two, or exclude that projection."
             )
-
-
-def _record_readers(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
-    _STORE.record_readers(
-        (value, node.name) for node, value in inputs.items() if is_stored(node) and node not in cuts
-    )
 
 
 def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig) -> None:
