@@ -2,22 +2,22 @@
 
 1. Find the projections and decide (``policy``); rewrite the graph (``ShardOProj``).
 2. Compare the rewritten graph with the group's other ranks.
-3. Cut each weight's slice and release the full weight, layer by layer.
-4. Compile with the inner backend; at each call, put the slices in the weights' places.
+3. Compile with the inner backend, slices in the weights' places (``binding``).
+4. Once that has succeeded on every rank, hand out a graph that cuts and releases each weight as a call first
+   brings it, and meets the other ranks before its first collective (``call_agreement``).
 
-A rank that fails tells its peers, whatever it is doing.
+A rank that fails on the way tells its peers.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from torch import Tensor
 from torch._dynamo.exc import ShortenTraceback
-from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from oproj_pass.binding import bind, commit, compile_with_slices, record_readers
 from oproj_pass.call_agreement import CallAgreement
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
@@ -28,11 +28,9 @@ from oproj_pass.meeting import report_failure
 from oproj_pass.npu import run_npu_passes
 from oproj_pass.passes import PassRecord, fingerprint, run_passes
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.stored import is_stored
 from oproj_pass.policy import GraphPolicy
-from oproj_pass.released import Layout, Released
+from oproj_pass.released import Released
 from oproj_pass.store import ShardStore
-from oproj_pass.weight_guards import accept_released
 
 logger = logging.getLogger(__name__)
 
@@ -74,75 +72,24 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
         raise
     _log(record, policy)
     if policy.group is None:
-        _record_readers(inputs, ())
-        return inner(gm, list(inputs.values()))
-    text = GraphText(fingerprint(gm), policy.rows_compared)
-    agree_on_graph(policy.group, text, config.timeout)
-    calls = CallAgreement(policy.group, record.matches[0].path, policy.rows, text.digest, config.step_timeout)
-    return _bind(gm, inputs, record, policy.group, config, inner, calls)
-
-
-def _bind(
-    gm: GraphModule,
-    inputs: dict[Node, Any],
-    record: PassRecord,
-    group: ShardGroup,
-    config: OProjConfig,
-    inner: Compiler,
-    calls: CallAgreement,
-) -> Compiled:
-    """Put each weight's slice in its place, now and at every call of the compiled graph."""
-    cuts = {cut.node: (cut.dim, site.path) for site in record.matches for cut in site.slices}
-    _record_readers(inputs, cuts)
-    positions = {node: position for position, node in enumerate(inputs)}
-    bindings = []
-    for weight, (dim, path) in cuts.items():
-        layout = Layout(dim, group)
-        slice_of = _releasing(layout, path) if config.release_weights else layout.slice_of
-        inputs[weight] = slice_of(inputs[weight])
-        bindings.append((positions[weight], slice_of))
-    accept_released(cuts)
-    with _of_fixed_shape(inputs[weight] for weight in cuts), compiling_together(group, config.timeout):
         compiled = inner(gm, list(inputs.values()))
-    return ShardedGraph(compiled, bindings, calls)
+        record_readers(inputs, (), _STORE)
+        return compiled
+    return _compile_sharded(policy, policy.group, record, inner)
 
 
-@contextmanager
-def _of_fixed_shape(slices: Iterable[Tensor]) -> Iterator[None]:
-    """Give ``slices`` no symbolic sizes under ``dynamic=True``, as weights have none.
-
-    No guard could name such a symbol, and one that equals the row count would be taken for it.
-    """
-    context = TracingContext.try_get()
-    mode = context.fake_mode if context else None
-    fakes = [mode.from_tensor(slice_, static_shapes=True) for slice_ in slices] if mode else []
-    yield  # the inner backend finds these fakes as long as they live
-    fakes.clear()
-
-
-def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
-    return lambda weight: _STORE.shard_of(weight, layout, path)
-
-
-class ShardedGraph:
-    """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
-
-    def __init__(
-        self,
-        inner: Compiled,
-        bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]],
-        calls: CallAgreement,
-    ) -> None:
-        self.inner, self.calls = inner, calls
-        self.bindings = tuple(bindings)
-
-    def __call__(self, *args: Any) -> Any:
-        """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
-        inputs = list(args)
-        with self.calls.preparing(args):
-            for position, slice_of in self.bindings:
-                inputs[position] = slice_of(inputs[position])
-        return self.inner(*inputs)
+def _compile_sharded(
+    policy: GraphPolicy, group: ShardGroup, record: PassRecord, inner: Compiler
+) -> Compiled:
+    gm, inputs, config = policy.gm, policy.inputs, policy.config
+    text = GraphText(fingerprint(gm), policy.rows_compared)
+    agree_on_graph(group, text, config.timeout)
+    bindings = bind(inputs, record, group)
+    with compiling_together(group, config.timeout):
+        store = _STORE if config.release_weights else None
+        compiled = compile_with_slices(gm, inputs, bindings, inner, store)
+    calls = CallAgreement(group, record.matches[0].path, policy.rows, text.digest, config.step_timeout)
+    return commit(compiled, inputs, bindings, calls, _STORE, release=config.release_weights)
 
 
 def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -> None:
@@ -154,12 +101,6 @@ def _require_unreleased(inputs: Mapping[Node, Any], record: PassRecord | None) -
                 f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
                 "another graph was compiled. Untie the two, or exclude that projection."
             )
-
-
-def _record_readers(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
-    _STORE.record_readers(
-        (value, node.name) for node, value in inputs.items() if is_stored(node) and node not in cuts
-    )
 
 
 def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig) -> None:

@@ -27,6 +27,15 @@ class ShardStore:
         self._shards: WeakValueDictionary[StorageWeakRef, Shard] = WeakValueDictionary()
         self._readers: dict[StorageWeakRef, str] = {}
 
+    def example_of(self, weight: Tensor, layout: Layout, path: str) -> Tensor:
+        """This rank's slice of ``weight`` to compile with: a copy, unless the weight is released already.
+
+        Raises ``ConfigError`` if the weight was sharded in another way.
+        """
+        if isinstance(weight, Released):
+            return self.shard_of(weight, layout, path)
+        return _dense(layout.slice_of(weight))
+
     def shard_of(self, weight: Tensor, layout: Layout, path: str) -> Tensor:
         """This rank's slice of ``weight``. Releases the full values if they are still there.
 
@@ -56,9 +65,7 @@ class ShardStore:
                 f"{path}: its weight cannot be released, `{reader}` reads it in full in another compiled "
                 "graph. Untie the two weights, or exclude this module."
             )
-        with torch.inference_mode(False):  # an inference tensor could not be written to later
-            slice_ = layout.slice_of(weight).clone()  # dense, in the order of memory of the full weight
-        shard = Shard(path, layout, slice_, Signature.of(weight), storage)
+        shard = Shard(path, layout, _dense(layout.slice_of(weight)), Signature.of(weight), storage)
         self._shards[_key(weight)] = shard
         return shard
 
@@ -86,6 +93,12 @@ def adopt(slice_: Tensor, layout: Layout, path: str, *, buffer: bool = False) ->
     weight = full if buffer else nn.Parameter(full, requires_grad=False)
     _become_released(weight, Shard(path, layout, slice_, Signature.of(weight), weight.untyped_storage()))
     return weight  # type: ignore[return-value]
+
+
+def _dense(slice_: Tensor) -> Tensor:
+    """A copy of a slice in memory of its own, in the order of memory of the full weight."""
+    with torch.inference_mode(False):  # an inference tensor could not be written to later
+        return slice_.clone()
 
 
 def _key(weight: Tensor) -> StorageWeakRef:

@@ -64,7 +64,7 @@ def test_frees_exactly_the_share_of_the_other_ranks(two_ranks, four_ranks, size)
 
 @torch.inference_mode()
 def highest_memory():
-    """Bytes of full weights and shards after each cut, the moment of the highest sum."""
+    """Bytes of full weights and shards after each cut of the first call, the moments of the highest sums."""
     model, sums, cut = decoder(layers=4), [], ShardStore._cut
     weights = [layer.attn.o_proj.weight for layer in model.layers]
     shards = []
@@ -84,7 +84,7 @@ def highest_memory():
     return sums, full, shards[0].nbytes
 
 
-def test_never_holds_more_than_the_full_model_and_one_shard(two_ranks):
+def test_releases_layer_by_layer(two_ranks):
     for sums, full, one_shard in two_ranks.run(highest_memory):
         assert len(sums) == 4
         assert max(sums) <= full + one_shard
