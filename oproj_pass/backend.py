@@ -78,9 +78,7 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
     return _compile_sharded(policy, policy.group, record, inner)
 
 
-def _compile_sharded(
-    policy: GraphPolicy, group: ShardGroup, record: PassRecord, inner: Compiler
-) -> Compiled:
+def _compile_sharded(policy: GraphPolicy, group: ShardGroup, record: PassRecord, inner: Compiler) -> Compiled:
     gm, inputs, config = policy.gm, policy.inputs, policy.config
     text = GraphText(fingerprint(gm), policy.rows_compared)
     agree_on_graph(group, text, config.timeout)

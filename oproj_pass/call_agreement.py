@@ -1,8 +1,8 @@
 """Ranks meet on the CPU before a compiled graph's first collective of a call, and compare their row counts.
 
 Unequal counts do not hang every backend: gloo aborts one process and hands the other plausible garbage. A
-runner's and an engine's steps have agreed already (``rows_agreed``); only a graph's first call, where weights are
-cut and may turn out to be unfit, is met there too. What is replayed from a device graph never comes here.
+runner's and an engine's steps have agreed already (``rows_agreed``); only a graph's first call, where weights
+are cut and may turn out to be unfit, is met there too. What is replayed from a device graph never comes here.
 """
 
 import zlib
@@ -12,6 +12,7 @@ from typing import Any
 
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.known_errors import known_to_group
 from oproj_pass.meeting import meet, report_failure
 from oproj_pass.remade_groups import keep_names, living
 from oproj_pass.row_counts import RowCounts
@@ -22,9 +23,9 @@ from oproj_pass.runtime.wire import StepKind
 class CallAgreement:
     """The meetings of one compiled graph's calls, over ``group`` or the one that takes its place.
 
-    ``path``: a layer of the graph, for messages. ``rows``: the counts to compare at each call; None: the ranks
-    meet at the first call only. ``digest``: equal for graphs with equal collectives. ``timeout``: seconds to
-    wait for a rank.
+    ``path``: a layer of the graph, for messages. ``rows``: the counts to compare at each call; None: the
+    ranks meet at the first call only. ``digest``: equal for graphs with equal collectives. ``timeout``:
+    seconds to wait for a rank.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class CallAgreement:
         code = zlib.crc32(f"{self._digest} {brought}".encode())  # long words are cut on their way
         found = meet(self._group, StepKind.CALL, f"{code:08x} {brought}", self._timeout)
         if len(set(found.values())) > 1:
-            raise GroupMismatchError(_difference(self._path, found))
+            raise known_to_group(_mismatch(self._path, found))
         self._ran = True
 
     def _must_meet(self) -> bool:
@@ -78,15 +79,15 @@ def _in_words(rows: Mapping[str, int]) -> str:
     )
 
 
-def _difference(path: str, found: Mapping[int, str]) -> str:
+def _mismatch(path: str, found: Mapping[int, str]) -> GroupMismatchError:
     brought = {rank: words.partition(" ")[2] for rank, words in found.items()}
     if len(set(brought.values())) == 1:
-        return (
-            f"{path}: ranks {list(found)} call graphs with different collectives. All ranks of a group must run "
-            "the same layers in the same order."
+        return GroupMismatchError(
+            f"{path}: ranks {list(found)} call graphs with different collectives. All ranks of a group must "
+            "run the same layers in the same order."
         )
     listed = ", ".join(f"rank {rank} brings {words}" for rank, words in brought.items())
-    return (
-        f"{path}: unequal row counts in this call: {listed}. All ranks of a group must bring equally many rows: "
-        "pad to a common captured size (DecodeRunner does), or set the option `capacity`."
+    return GroupMismatchError(
+        f"{path}: unequal row counts in this call: {listed}. All ranks of a group must bring equally many "
+        "rows: pad to a common captured size (DecodeRunner does), or set the option `capacity`."
     )

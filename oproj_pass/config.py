@@ -37,8 +37,8 @@ class OProjConfig(BaseModel):
             where they do not, the log says why.
         overlap: exchange on a side stream beside work that does not need the result (an MLP that reads the
             attention's own input), under npugraph_ex and torchair.
-        agree_on_rows: compare the ranks' row counts at each call of a compiled graph, on the CPU, and raise on
-            every rank where they differ. Without it unequal counts abort a process, hang, or give garbage.
+        agree_on_rows: compare the ranks' row counts at each call of a compiled graph, on the CPU, and raise
+            on every rank where they differ; without it they abort a process, hang, or give garbage.
             ``DecodeRunner`` and vLLM agree on them themselves; with ``capacity`` there is nothing to compare.
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
         capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad

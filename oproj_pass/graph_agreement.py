@@ -1,8 +1,8 @@
 """Ranks compare their rewritten graphs before they compile them, and meet again once they have.
 
-For every graph with projections, whatever became of it on a rank: one that failed brings its error, so that its
-peers raise instead of waiting. What is irreversible comes after the second meeting. A graph without projections
-exchanges nothing and needs no peer.
+For every graph with projections, whatever became of it on a rank: one that failed brings its error, so that
+its peers raise instead of waiting. What is irreversible comes after the second meeting. A graph without
+projections exchanges nothing and needs no peer.
 """
 
 import json
@@ -16,6 +16,7 @@ from torch._dynamo.exc import RestartAnalysis
 
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.known_errors import known_to_group
 from oproj_pass.meeting import meet, report_failure
 from oproj_pass.passes.fingerprint import Fingerprint, first_difference
 from oproj_pass.runtime.exchange import ControlGroup
@@ -64,8 +65,8 @@ def agree_on_graph(group: ShardGroup, mine: GraphText, timeout: float) -> None:
 def compiling_together(group: ShardGroup, timeout: float) -> Iterator[None]:
     """Compile inside; nothing that cannot be undone belongs here.
 
-    Leaves without an error once every rank has compiled. A rank that fails raises its own error, and its peers
-    a ``GroupMismatchError`` with its words, at once.
+    Leaves without an error once every rank has compiled. A rank that fails raises its own error, and its
+    peers a ``GroupMismatchError`` with its words, at once.
     """
     try:
         yield
@@ -84,9 +85,11 @@ def _agree_on_outcome(group: ShardGroup, outcome: str, timeout: float) -> None:
     outcomes = meet(group, StepKind.COMPILED, outcome, timeout)
     if len(set(outcomes.values())) > 1:
         listed = "; ".join(f"rank {rank} {words}" for rank, words in outcomes.items())
-        raise GroupMismatchError(
-            f"ranks {list(group.ranks)} do not compile the same graph: {listed}. All ranks of a group must run "
-            "the same model with the same options."
+        raise known_to_group(
+            GroupMismatchError(
+                f"ranks {list(group.ranks)} do not compile the same graph: {listed}. All ranks of a group "
+                "must run the same model with the same options."
+            )
         )
 
 
@@ -94,9 +97,11 @@ def _raise_difference(group: ShardGroup, mine: GraphText, timeout: float) -> NoR
     """Every rank knows by now that the texts differ, and brings its own."""
     replies = ControlGroup(group).exchange(_frame(mine), timeout)
     texts = {group.ranks[place]: _unframe(data) for place, data in sorted(replies.rows.items())}
-    raise GroupMismatchError(
-        f"ranks {list(group.ranks)} compiled different graphs, first difference at {_difference(texts)}. All "
-        "ranks of a group must run the same model with the same options and the same row counts."
+    raise known_to_group(
+        GroupMismatchError(
+            f"ranks {list(group.ranks)} compiled different graphs, first difference at {_difference(texts)}. "
+            "All ranks of a group must run the same model with the same options and the same row counts."
+        )
     )
 
 
@@ -105,7 +110,8 @@ def _difference(texts: Mapping[int, GraphText]) -> str:
         return "row counts: " + "; ".join(
             f"rank {rank} compares them {text.rows_compared}" for rank, text in texts.items()
         )
-    return str(first_difference({rank: text.collectives for rank, text in texts.items()}))
+    difference = first_difference({rank: text.collectives for rank, text in texts.items()})
+    return difference or "a rank that was lost before it could say"
 
 
 def _frame(text: GraphText) -> bytearray:

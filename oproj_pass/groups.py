@@ -26,7 +26,8 @@ class ShardGroup:
     """The ranks that share each projection, as seen from one of them. Equal for equal ranks and places.
 
     ``ranks``: global ranks in slice order; ``rank``: this process's place among them. ``is_given``: the
-    caller made ``device``. ``timeout``: seconds that forming the group, and ``control``, wait for a rank.
+    caller made ``device``, and it is not the world. ``timeout``: seconds that forming the group, and
+    ``control``, wait for a rank.
     """
 
     device: ProcessGroup = field(compare=False)
@@ -124,7 +125,9 @@ def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) ->
             f"{str(error).splitlines()[0]}. A peer died, or did not compile the model with the same "
             "oproj_tensor_parallel_size."
         ) from error
-    return ShardGroup(device, control, ranks, ranks.index(rank), group is not None, timeout)
+    return ShardGroup(
+        device, control, ranks, ranks.index(rank), group not in (None, dist.group.WORLD), timeout
+    )
 
 
 def _is_fake(group: ProcessGroup | None) -> bool:

@@ -1,7 +1,7 @@
 """Meets a compiled graph's peers: words from every rank, or an error that names the rank that brought none.
 
-The words travel as a runner's steps do, over the same connections, so a rank that is at a graph and a peer that
-is at a step hear of each other at once instead of waiting. Decides nothing about graphs.
+The words travel as a runner's steps do, over the same connections, so a rank that is at a graph and a peer
+that is at a step hear of each other at once instead of waiting. Decides nothing about graphs.
 """
 
 import logging
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.known_errors import known_to_group
 from oproj_pass.runtime.exchange import ControlGroup, Replies
 from oproj_pass.runtime.wire import StepKind, StepRow
 
@@ -38,7 +39,7 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
     rows = {group.ranks[place]: StepRow.unpack(row) for place, row in sorted(replies.rows.items())}
     failed = [f"rank {rank} failed: {row.words}" for rank, row in rows.items() if row.kind is StepKind.FAILED]
     if failed:
-        raise GroupMismatchError(f"a rank of the group could not go on: {'; '.join(failed)}")
+        raise known_to_group(GroupMismatchError(f"a rank of the group could not go on: {'; '.join(failed)}"))
     if replies.lost:
         raise GroupMismatchError(
             f"rank {group.ranks[group.rank]} waited for ranks {list(group.ranks)} {_PURPOSES[kind]} and lost "
@@ -46,9 +47,11 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
             f"`{'step_timeout' if kind is StepKind.CALL else 'timeout'}`."
         )
     if len({(row.runner, row.kind) for row in rows.values()}) > 1:
-        raise GroupMismatchError(
-            f"the ranks are not at the same graph: {_doing(rows)}. Every rank must compile the same graphs and "
-            "call them equally often: a rank without requests takes part too."
+        raise known_to_group(
+            GroupMismatchError(
+                f"the ranks are not at the same graph: {_doing(rows)}. Every rank must compile the same "
+                "graphs and call them equally often: a rank without requests takes part too."
+            )
         )
     return {rank: row.words for rank, row in rows.items()}
 
@@ -61,6 +64,8 @@ def report_failure(group: ShardGroup, error: Exception, timeout: float) -> None:
     replies = _exchange(group, StepKind.FAILED, f"{kind}{' '.join(str(error).split())}", timeout)
     if replies.lost:
         logger.warning("could not tell the group of a failure: %s", _listed(group, replies))
+    else:
+        known_to_group(error)
 
 
 def _exchange(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> Replies:

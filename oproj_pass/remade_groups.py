@@ -1,7 +1,7 @@
 """Follows a group whose process groups were destroyed, and perhaps made again, under a compiled graph.
 
-The ranks that share a projection, and the slices they hold, outlive the process groups. Decides whether a graph
-that was compiled for the old ones may call the new ones, and says what to do where it may not.
+The ranks that share a projection, and the slices they hold, outlive the process groups. Decides whether a
+graph that was compiled for the old ones may call the new ones, and says what to do where it may not.
 """
 
 import torch.distributed as dist
@@ -59,8 +59,8 @@ def keep_names(old: ShardGroup, new: ShardGroup, path: str) -> None:
     ):
         raise GroupMismatchError(
             f"{path}: the process group of ranks {list(old.ranks)} was made again, and its compiled graph "
-            f"holds {'the HCCL communicator' if compiled_in else 'a name that now means another group'}. Call "
-            "torch._dynamo.reset() on every rank, so that it is compiled with the new group."
+            f"holds {'an HCCL communicator' if compiled_in else 'a name that now means another group'}. "
+            "Call torch._dynamo.reset() on every rank, so that it is compiled with the new group."
         )
 
 

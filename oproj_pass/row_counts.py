@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-import sympy
 import torch
 from torch import Tensor
 from torch.fx import Node
@@ -14,6 +13,8 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from oproj_pass.passes import Projection
 from oproj_pass.passes.provenance import value_of
 
+Expression = Any  # of sympy, which has no types
+
 
 class RowCounts:
     """The row count of each projection of one graph, as a function of the graph's inputs.
@@ -22,17 +23,16 @@ class RowCounts:
     """
 
     def __init__(
-        self, by_path: Mapping[str, int | sympy.Expr], symbols: Mapping[sympy.Symbol, tuple[int, int | None]]
+        self, by_path: Mapping[str, int | Expression], symbols: Mapping[Expression, tuple[int, int | None]]
     ) -> None:
         self._by_path, self._symbols = dict(by_path), dict(symbols)
 
     @classmethod
     def of(cls, sites: Sequence[Projection], inputs: Sequence[Node]) -> "RowCounts | None":
-        """The counts for a graph with the placeholders ``inputs``; None if the graph itself decides on one."""
+        """The counts for a graph with the placeholders ``inputs``; None if the graph decides on one itself."""
         by_path = {site.path: _rows(value_of(site.gemm.input)) for site in sites}
-        needed = {
-            symbol for rows in by_path.values() if not isinstance(rows, int) for symbol in rows.free_symbols
-        }
+        symbolic = [rows for rows in by_path.values() if not isinstance(rows, int)]
+        needed = {symbol for rows in symbolic for symbol in rows.free_symbols}
         brought = {symbol: place for symbol, place in _symbols(inputs) if symbol in needed}
         return cls(by_path, brought) if needed == set(brought) else None
 
@@ -45,13 +45,13 @@ class RowCounts:
         return {path: _evaluate(rows, values) for path, rows in self._by_path.items()}
 
 
-def _rows(x: Tensor) -> int | sympy.Expr:
+def _rows(x: Tensor) -> int | Expression:
     """Rows of ``x`` [.., K]."""
     rows = prod(x.shape[:-1])
     return rows.node.expr if isinstance(rows, torch.SymInt) else rows
 
 
-def _symbols(inputs: Sequence[Node]) -> Iterator[tuple[sympy.Symbol, tuple[int, int | None]]]:
+def _symbols(inputs: Sequence[Node]) -> Iterator[tuple[Expression, tuple[int, int | None]]]:
     for position, node in enumerate(inputs):
         value = value_of(node)
         if isinstance(value, torch.SymInt):
@@ -62,7 +62,7 @@ def _symbols(inputs: Sequence[Node]) -> Iterator[tuple[sympy.Symbol, tuple[int, 
                     yield size.node.expr, (position, dim)
 
 
-def _evaluate(rows: int | sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
+def _evaluate(rows: int | Expression, values: Mapping[Expression, int]) -> int:
     if isinstance(rows, int):
         return rows
     return int(sympy_interp(PythonReferenceAnalysis, dict(values), rows))

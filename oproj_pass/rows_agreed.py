@@ -1,7 +1,7 @@
-"""Lets whoever has agreed on a step's row counts say so, for compiled graphs to leave their own comparison out.
+"""Lets whoever has agreed on a step's row counts say so, for compiled graphs not to compare them again.
 
-A statement names its ranks and holds inside its ``with``, in one thread. Graphs compare wherever nobody made one
-that holds for all their ranks.
+A statement names its ranks and holds inside its ``with``, in one thread. Graphs compare wherever nobody made
+one that holds for all their ranks.
 """
 
 from collections.abc import Collection, Iterator

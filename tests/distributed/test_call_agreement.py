@@ -37,7 +37,7 @@ def mine(by_rank):
 
 @torch.inference_mode()
 def calls(counts, warm=(), options=()):
-    """One outcome for each of ``counts``, tuples of rows by rank, after calls with the equal counts ``warm``."""
+    """An outcome for each of ``counts``, tuples of rows by rank, after calls with the equal ``warm``."""
     step = compiled(decoder(), **dict(options))
     for count in warm:
         step(rows(count, 32))
