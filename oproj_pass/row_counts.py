@@ -29,7 +29,7 @@ class RowCounts:
 
     @classmethod
     def of(cls, sites: Sequence[Projection], inputs: Sequence[Node]) -> "RowCounts | None":
-        """The counts for a graph with the placeholders ``inputs``; None if the graph decides on one itself."""
+        """The counts for a graph with the placeholders ``inputs``; None if the graph itself sets one."""
         by_path = {site.path: _rows(value_of(site.gemm.input)) for site in sites}
         symbolic = [rows for rows in by_path.values() if not isinstance(rows, int)]
         needed = {symbol for rows in symbolic for symbol in rows.free_symbols}

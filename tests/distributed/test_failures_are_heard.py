@@ -58,10 +58,8 @@ def compile_alone():
     return *attempt(lambda: step(rows(3, 32))), is_intact(model)
 
 
-@pytest.mark.parametrize("world", ["two_ranks", "four_ranks"])
-def test_a_failing_inner_backend_is_heard_and_nothing_is_released(world, request):
-    outcomes = request.getfixturevalue(world).run(compile_alone)
-    for rank, (kind, text, intact) in enumerate(outcomes):
+def test_a_failing_inner_backend_is_heard_and_nothing_is_released(two_ranks):
+    for rank, (kind, text, intact) in enumerate(two_ranks.run(compile_alone)):
         assert kind == ("BackendCompilerFailed" if rank == 1 else "GroupMismatchError")
         assert "No space left on device" in text
         assert rank == 1 or "rank 1 failed: OSError" in text

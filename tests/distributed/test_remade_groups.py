@@ -24,14 +24,15 @@ def sharded(**options):
     return model, torch.compile(model, backend="oproj_npu", options=options, dynamic=True)
 
 
-def remake(port, rank=None, before=lambda: None):
+def remake(port, rank=None, groups_of_others=0):
     """A new world over the same processes, each with its rank unless another is given."""
     world, old = dist.get_world_size(), dist.get_rank()
     dist.destroy_process_group()
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=old if rank is None else rank, world_size=world
     )
-    before()
+    for _ in range(groups_of_others):
+        dist.new_group([0, 1])
 
 
 def is_close(step, count):
@@ -66,7 +67,7 @@ def test_a_destroyed_group_is_named_with_its_layer_and_the_remedy(two_ranks):
 def remade(port, groups_of_others):
     model, step = sharded()
     step(rows(3, 32))
-    remake(port, before=lambda: [dist.new_group([0, 1]) for _ in range(groups_of_others)])
+    remake(port, groups_of_others=groups_of_others)
     same_graph = is_close(step, 5)
     torch._dynamo.reset()
     another = is_close(step, 4)  # compiled for the new group, with the shards that are there
@@ -137,7 +138,7 @@ def name_taken(port):
     _, step = sharded()
     step(rows(3, 32))
     name = shard_group(2, None, 20).device.group_name
-    remake(port)
+    remake(port, groups_of_others=2)
     dist.distributed_c10d._register_process_group(name, dist.group.WORLD)
     refused = attempt(lambda: step(rows(3, 32)))
     torch._dynamo.reset()
