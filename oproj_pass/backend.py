@@ -10,17 +10,16 @@ A rank that fails on the way tells its peers.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch._dynamo.exc import ShortenTraceback
 from torch.fx import GraphModule, Node
 
 from oproj_pass.binding import bind, commit, compile_with_slices, record_readers
 from oproj_pass.call_agreement import CallAgreement
 from oproj_pass.config import OProjConfig
-from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
+from oproj_pass.dynamo_errors import errors_as_they_are
+from oproj_pass.errors import GroupMismatchError, WeightReleasedError
 from oproj_pass.graph_agreement import GraphText, agree_on_graph, compiling_together
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.inner import Compiled, Compiler, inner_backend
@@ -49,7 +48,7 @@ def oproj_npu(
     Registered as the Dynamo backend ``oproj_npu``; ``options`` are the fields of ``OProjConfig`` (vLLM passes
     them as keyword arguments). Raises an ``OProjError`` for every refusal, with the model left as it was.
     """
-    with _errors_as_they_are():
+    with errors_as_they_are():
         config = OProjConfig.from_options(options if options is not None else fields)
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
         if config.oproj_tensor_parallel_size == 0:
@@ -136,22 +135,3 @@ def _log(record: PassRecord, policy: GraphPolicy) -> None:
             "%d projections or attentions are left alone, the first is %s: it %s (all of them at level INFO)",
             len(record.near_misses), first.path, first.reason,
         )  # fmt: skip
-
-
-class _Unwrapped(ShortenTraceback):
-    """What Dynamo raises as it is; anything else it wraps in ``BackendCompilerFailed``."""
-
-    def __init__(self, *args: Any) -> None:
-        Exception.__init__(self, *args)
-        self.first_useful_frame = None
-
-
-@contextmanager
-def _errors_as_they_are() -> Iterator[None]:
-    """Let our errors reach the caller of the compiled model under their own type."""
-    try:
-        yield
-    except OProjError as error:
-        kind = type(error)
-        unwrapped = type(kind.__name__, (_Unwrapped, kind), {"__module__": kind.__module__})
-        raise unwrapped(*error.args).with_traceback(error.__traceback__) from error.__cause__

@@ -23,28 +23,29 @@ from oproj_pass.groups import ShardGroup
 from oproj_pass.inner import Compiled, Compiler
 from oproj_pass.passes import PassRecord
 from oproj_pass.passes.stored import is_stored
-from oproj_pass.released import Layout
-from oproj_pass.store import ShardStore
+from oproj_pass.shard import Layout, Signature
+from oproj_pass.store import Cut, ShardStore
 from oproj_pass.weight_guards import accept_released
 
 
 @dataclass(frozen=True)
 class Binding:
-    """One input of a graph that is cut: ``node`` at ``position``, the weight of the layer ``path``."""
+    """One input of a graph that is cut: the placeholder ``node``, the input at ``position``."""
 
     node: Node
     position: int
-    path: str
-    layout: Layout
+    cut: Cut
 
 
 def bind(inputs: Mapping[Node, Any], record: PassRecord, group: ShardGroup) -> tuple[Binding, ...]:
     """The inputs that the rewritten graph wants cut, each once."""
     positions = {node: position for position, node in enumerate(inputs)}
-    cuts = {cut.node: (cut.dim, site.path) for site in record.matches for cut in site.slices}
-    return tuple(
-        Binding(node, positions[node], path, Layout(dim, group)) for node, (dim, path) in cuts.items()
-    )
+    cuts = {
+        cut.node: Cut(site.path, Layout(cut.dim, group), Signature.of(inputs[cut.node]))
+        for site in record.matches
+        for cut in site.slices
+    }
+    return tuple(Binding(node, positions[node], cut) for node, cut in cuts.items())
 
 
 def compile_with_slices(
@@ -62,7 +63,7 @@ def compile_with_slices(
     for bound in bindings:
         weight = inputs[bound.node]
         examples[bound.node] = (
-            store.example_of(weight, bound.layout, bound.path) if store else bound.layout.slice_of(weight)
+            store.example_of(weight, bound.cut) if store else bound.cut.layout.slice_of(weight)
         )
     with _of_fixed_shape(examples[bound.node] for bound in bindings):
         return inner(gm, list(examples.values()))
@@ -103,22 +104,24 @@ class ShardedGraph:
         store: ShardStore | None,
     ) -> None:
         self.inner = inner
-        self.calls = calls
-        self.bindings = tuple(bindings)
+        self._calls = calls
+        self._positions = tuple(bound.position for bound in bindings)
+        self._cuts = tuple(bound.cut for bound in bindings)
         self._store = store
 
     def __call__(self, *args: Any) -> Any:
         """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
         inputs = list(args)
-        with self.calls.preparing(args):
-            for bound in self.bindings:
-                inputs[bound.position] = self._slice(inputs[bound.position], bound)
+        with self._calls.preparing(args):
+            slices = self._slices([inputs[position] for position in self._positions])
+        for position, slice_ in zip(self._positions, slices, strict=True):
+            inputs[position] = slice_
         return self.inner(*inputs)
 
-    def _slice(self, weight: Tensor, bound: Binding) -> Tensor:
-        if self._store is None:
-            return bound.layout.slice_of(weight)
-        return self._store.shard_of(weight, bound.layout, bound.path)
+    def _slices(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        if self._store is not None:
+            return self._store.slices_of(weights, self._cuts)
+        return [cut.layout.slice_of(weight) for weight, cut in zip(weights, self._cuts, strict=True)]
 
 
 @contextmanager

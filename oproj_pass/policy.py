@@ -4,17 +4,15 @@ Everything that can be refused is refused here, before any weight or any compile
 """
 
 import logging
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
-from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
+from oproj_pass.errors import EagerStepError, SiteMismatchError
 from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Exchange, NearMiss, Projection, ShardOProj, ShardPlan
 from oproj_pass.passes.ops import registered
@@ -22,10 +20,9 @@ from oproj_pass.passes.shard_oproj import require_divisible
 from oproj_pass.released import Released
 from oproj_pass.row_counts import RowCounts
 from oproj_pass.store import ShardStore
+from oproj_pass.weight_checks import cut_refusal, keep_reason, require_ready
 
 logger = logging.getLogger(__name__)
-
-_FRACTAL_NZ = 29  # ACL_FORMAT_FRACTAL_NZ
 
 
 class GraphPolicy:
@@ -59,7 +56,7 @@ class GraphPolicy:
             return ShardPlan(sites, near_misses, None)
         for site in sites:
             for cut in site.slices:
-                _require_ready(site, self.inputs[cut.node])
+                require_ready(self.inputs[cut.node], site.path)
         self.group = shard_group(size, self.config.group, self.config.timeout)
         return ShardPlan(sites, near_misses, self._exchange(self.group, sites))
 
@@ -102,14 +99,9 @@ class GraphPolicy:
     def _weight_refusal(self, weight: Any, others: Mapping[int, Node]) -> str | None:
         if not isinstance(weight, Tensor) or isinstance(weight, Released):
             return None
-        if is_in_tiles(weight):
-            return (
-                "has a weight in Ascend's format FRACTAL_NZ, whose tiles are no slices of it: compile before "
-                "torch_npu.npu_format_cast"
-            )
+        if (reason := cut_refusal(weight) or keep_reason(weight)) is not None:
+            return reason
         storage = weight.untyped_storage()
-        if not weight.is_meta and storage.nbytes() > weight.numel() * weight.element_size():
-            return "has a weight that is a view into a larger storage"
         if storage._cdata in others:
             return f"has a weight that shares its storage with `{others[storage._cdata].name}`"
         reader = self.store.reader_of(weight)
@@ -159,14 +151,6 @@ def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
     return size
 
 
-def is_in_tiles(weight: Tensor) -> bool:
-    """Whether a cast has laid the weight out in the tiles of Ascend's matrix unit."""
-    torch_npu: Any = sys.modules.get("torch_npu")
-    if torch_npu is None or weight.device.type != "npu":
-        return False
-    return bool(torch_npu.get_npu_format(weight) == _FRACTAL_NZ)
-
-
 def _storages(weights: Collection[Node], inputs: Mapping[Node, Any]) -> dict[int, Node]:
     """The storages behind all inputs that are not among ``weights``, by identity."""
     rest = {
@@ -189,17 +173,3 @@ def listed(title: str, items: Sequence[Any]) -> str:
     """Paths or near misses as one sentence of a message."""
     lines = [f"{item.path}: {item.reason}" if isinstance(item, NearMiss) else str(item) for item in items]
     return f"{title}: {'; '.join(lines) if lines else 'none'}."
-
-
-def _require_ready(site: Projection, weight: Tensor) -> None:
-    if weight.is_meta:
-        raise ConfigError(
-            f"{site.path}: its weight is on the meta device and has no values to shard. Load the weights "
-            "first, or use oproj_pass.explain, which needs none."
-        )
-    if weight.requires_grad and torch.is_grad_enabled():
-        raise ConfigError(
-            f"{site.path}: its weight requires grad and grad mode is on; a sharded weight cannot be trained. "
-            "Run the step under torch.inference_mode() or torch.no_grad(), or call "
-            "model.requires_grad_(False)."
-        )

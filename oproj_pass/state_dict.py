@@ -11,9 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from oproj_pass.errors import GroupMismatchError
-from oproj_pass.released import Released, Shard
+from oproj_pass.released import Released
 from oproj_pass.remade_groups import living
 from oproj_pass.report import unwrap
+from oproj_pass.shard import Shard
 
 
 def full_state_dict(model: nn.Module) -> dict[str, Any]:

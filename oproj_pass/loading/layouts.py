@@ -19,7 +19,7 @@ from oproj_pass.groups import require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Projection
 from oproj_pass.passes.shard_oproj import require_divisible
 from oproj_pass.policy import listed, shard_size
-from oproj_pass.released import Layout
+from oproj_pass.shard import Layout
 
 
 def find_layouts(
