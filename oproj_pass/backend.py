@@ -1,34 +1,38 @@
 """The Dynamo backend ``oproj_npu``: shard, then hand the graph to any other backend by name.
 
-1. Find the projections and decide (``policy``); rewrite the graph (``ShardOProj``).
+1. Find the sites (``finding``), decide (``policy``), rewrite the graph: one list of passes.
 2. Compare the rewritten graph with the group's other ranks.
-3. Cut each weight's slice and release the full weight, layer by layer.
-4. Compile with the inner backend; at each call, put the slices in the weights' places.
+3. Compile with the inner backend, slices in the weights' places (``binding``).
+4. Once that has succeeded on every rank, hand out a graph that cuts and releases each weight as a call first
+   brings it, and meets the other ranks before its first collective (``call_agreement``).
+
+A rank that fails on the way tells its peers.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
-from torch._dynamo.exc import ShortenTraceback
-from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 
+from oproj_pass.binding import bind, commit, compile_with_slices, record_readers
+from oproj_pass.call_agreement import CallAgreement
 from oproj_pass.config import OProjConfig
-from oproj_pass.errors import GroupMismatchError, OProjError, WeightReleasedError
-from oproj_pass.graph_agreement import agree_on_graph, report_failure
+from oproj_pass.dynamo_errors import errors_as_they_are
+from oproj_pass.errors import GroupMismatchError, WeightReleasedError
+from oproj_pass.finding import find_sites
+from oproj_pass.graph_agreement import GraphText, agree_on_graph, compiling_together
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
 from oproj_pass.inner import Compiled, Compiler, inner_backend
+from oproj_pass.meeting import report_failure
 from oproj_pass.npu import log_untaken, npu_passes
-from oproj_pass.passes import PassRecord, ShardedRegion, ShardRecord, fingerprint, run_passes
+from oproj_pass.passes import Exchange, ShardOProj, ShardPlan, ShardRecord, fingerprint, run_passes
 from oproj_pass.passes.provenance import placeholders
-from oproj_pass.passes.stored import is_stored
-from oproj_pass.policy import GraphPolicy
-from oproj_pass.released import Layout, Released
+from oproj_pass.policy import STRATEGY, Decision, GraphPlace, decide
+from oproj_pass.released import Released
+from oproj_pass.row_counts import ComparedRows, exchange_over
 from oproj_pass.store import ShardStore
-from oproj_pass.weight_guards import accept_released
+from oproj_pass.weight_checks import require_ready
 
 logger = logging.getLogger(__name__)
 
@@ -47,107 +51,86 @@ def oproj_npu(
     Registered as the Dynamo backend ``oproj_npu``; ``options`` are the fields of ``OProjConfig`` (vLLM passes
     them as keyword arguments). Raises an ``OProjError`` for every refusal, with the model left as it was.
     """
-    with _errors_as_they_are():
+    with errors_as_they_are():
         config = OProjConfig.from_options(options if options is not None else fields)
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-        inner = inner_backend(config, inputs)
         if config.oproj_tensor_parallel_size == 0:
-            _require_unreleased(inputs, None)
+            inner = inner_backend(config, inputs)
+            _require_unreleased(inputs, ())
             return inner(gm, list(example_inputs))
-        return _compile(gm, inputs, config, inner)
+        return _compile(gm, inputs, config)
 
 
-def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig, inner: Compiler) -> Compiled:
-    policy = GraphPolicy(gm, inputs, config, _STORE)
+def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> Compiled:
+    group: ShardGroup | None = None
     try:
-        regions: list[ShardedRegion] = []
-        passes = [policy.sharding_pass(regions), *npu_passes(regions, list(inputs.values()), config)]
-        record, *others = run_passes(gm, list(inputs.values()), passes)
-        assert isinstance(record, ShardRecord)
-        _require_unreleased(inputs, record)
+        inner = inner_backend(config, inputs)
+        found = find_sites(gm, inputs, config, _STORE.reader_of)
+        decision = decide(*found, config, GraphPlace.of(gm))
+        if decision.is_sharded:
+            _require_weights_ready(decision, inputs)
+            group = shard_group(decision.size, config.group, config.timeout)
+            rows = ComparedRows.of(decision.sites, list(inputs), config)
+            record = _rewrite(gm, inputs, decision, exchange_over(group, rows, config), config)
+        _require_unreleased(inputs, record.tensors if group else {})
     except Exception as error:
-        _tell_peers(error, policy.group, config)
+        _tell_peers(error, group, config)
         raise
-    _log(record, policy.group)
+    _log(decision, group)
+    if group is None:
+        compiled = inner(gm, list(inputs.values()))
+        record_readers(inputs, (), _STORE)
+        return compiled
+    return _compile_sharded(gm, inputs, record, group, rows, config, inner)
+
+
+def _require_weights_ready(decision: Decision, inputs: Mapping[Node, Any]) -> None:
+    for site in decision.sites:
+        for tensor in site.gemm.k.tensors:
+            require_ready(inputs[tensor.node], site.path)
+
+
+def _rewrite(
+    gm: GraphModule, inputs: Mapping[Node, Any], decision: Decision, exchange: Exchange, config: OProjConfig
+) -> ShardRecord:
+    """Run the one list of passes; returns what is cut after all of them."""
+    plan = ShardPlan.for_all(decision.sites, decision.near_misses, exchange, STRATEGY)
+    sharding = ShardOProj(plan)
+    examples = list(inputs.values())
+    record, *others = run_passes(gm, examples, [sharding, *npu_passes(sharding.regions, examples, config)])
     for other in others:
         log_untaken(other)
-    if policy.group is None:
-        _record_readers(inputs, ())
-        return inner(gm, list(inputs.values()))
-    agree_on_graph(policy.group, fingerprint(gm))
-    return _bind(gm, inputs, record, policy.group, config, inner)
+    assert isinstance(record, ShardRecord)
+    return record
 
 
-def _bind(
+def _compile_sharded(
     gm: GraphModule,
     inputs: dict[Node, Any],
     record: ShardRecord,
     group: ShardGroup,
+    rows: ComparedRows,
     config: OProjConfig,
     inner: Compiler,
 ) -> Compiled:
-    """Put each weight's slice in its place, now and at every call of the compiled graph."""
-    cuts = {node: (tensor.dim, region.path) for node, (tensor, region) in record.tensors.items()}
-    _record_readers(inputs, cuts)
-    positions = {node: position for position, node in enumerate(inputs)}
-    bindings = []
-    for weight, (dim, path) in cuts.items():
-        layout = Layout(dim, group)
-        slice_of = _releasing(layout, path) if config.release_weights else layout.slice_of
-        inputs[weight] = slice_of(inputs[weight])
-        bindings.append((positions[weight], slice_of))
-    accept_released(cuts)
-    with _of_fixed_shape(inputs[weight] for weight in cuts):
-        return ShardedGraph(inner(gm, list(inputs.values())), bindings)
+    text = GraphText(fingerprint(gm), rows.words)
+    agree_on_graph(group, text, config.timeout)
+    bindings = bind(inputs, record.tensors, group)
+    with compiling_together(group, config.timeout):
+        store = _STORE if config.release_weights else None
+        compiled = compile_with_slices(gm, inputs, bindings, inner, store)
+    calls = CallAgreement(group, record.matches[0].path, rows.counts, text.digest, config.step_timeout)
+    return commit(compiled, inputs, bindings, calls, _STORE, release=config.release_weights)
 
 
-@contextmanager
-def _of_fixed_shape(slices: Iterable[Tensor]) -> Iterator[None]:
-    """Give ``slices`` no symbolic sizes under ``dynamic=True``, as weights have none.
-
-    No guard could name such a symbol, and one that equals the row count would be taken for it.
-    """
-    context = TracingContext.try_get()
-    mode = context.fake_mode if context else None
-    fakes = [mode.from_tensor(slice_, static_shapes=True) for slice_ in slices] if mode else []
-    yield  # the inner backend finds these fakes as long as they live
-    fakes.clear()
-
-
-def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
-    return lambda weight: _STORE.shard_of(weight, layout, path)
-
-
-class ShardedGraph:
-    """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
-
-    def __init__(self, inner: Compiled, bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]]) -> None:
-        self.inner = inner
-        self.bindings = tuple(bindings)
-
-    def __call__(self, *args: Any) -> Any:
-        """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
-        inputs = list(args)
-        for position, slice_of in self.bindings:
-            inputs[position] = slice_of(inputs[position])
-        return self.inner(*inputs)
-
-
-def _require_unreleased(inputs: Mapping[Node, Any], record: ShardRecord | None) -> None:
+def _require_unreleased(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
     """A weight that another graph released must not be read in full by this one."""
-    cuts = record.tensors if record else {}
     for node, value in inputs.items():
         if isinstance(value, Released) and node not in cuts:
             raise WeightReleasedError(
                 f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
                 "another graph was compiled. Untie the two, or exclude that projection."
             )
-
-
-def _record_readers(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
-    _STORE.record_readers(
-        (value, node.name) for node, value in inputs.items() if is_stored(node) and node not in cuts
-    )
 
 
 def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig) -> None:
@@ -160,7 +143,7 @@ def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig)
     try:
         group = group or _group_of_peers(config)
         if group is not None:
-            report_failure(group, error)
+            report_failure(group, error, config.timeout)
     except Exception as lost:
         logger.warning("could not tell the group of a failure: %s", lost)
 
@@ -171,34 +154,16 @@ def _group_of_peers(config: OProjConfig) -> ShardGroup | None:
     return shard_group(size, config.group, config.timeout) if size > 1 and world % size == 0 else None
 
 
-def _log(record: PassRecord, group: ShardGroup | None) -> None:
+def _log(decision: Decision, group: ShardGroup | None) -> None:
     what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
-    total = sum({on.node: on.nbytes for site in record.matches for on in site.gemm.k.tensors}.values())
-    logger.info("%d output projections %s, %.1f MB of full weights", len(record.matches), what, total / 1e6)
-    for miss in record.near_misses:
+    full = {tensor.node: tensor.nbytes for site in decision.sites for tensor in site.gemm.k.tensors}
+    total = sum(full.values())
+    logger.info("%d output projections %s, %.1f MB of full weights", len(decision.sites), what, total / 1e6)
+    for miss in decision.near_misses:
         logger.info("%s is left alone: %s", miss.path, miss.reason)
-    if group and record.near_misses:
-        first = record.near_misses[0]
+    if decision.size > 1 and decision.near_misses:
+        first = decision.near_misses[0]
         logger.warning(
             "%d projections or attentions are left alone, the first is %s: it %s (all of them at level INFO)",
-            len(record.near_misses), first.path, first.reason,
+            len(decision.near_misses), first.path, first.reason,
         )  # fmt: skip
-
-
-class _Unwrapped(ShortenTraceback):
-    """What Dynamo raises as it is; anything else it wraps in ``BackendCompilerFailed``."""
-
-    def __init__(self, *args: Any) -> None:
-        Exception.__init__(self, *args)
-        self.first_useful_frame = None
-
-
-@contextmanager
-def _errors_as_they_are() -> Iterator[None]:
-    """Let our errors reach the caller of the compiled model under their own type."""
-    try:
-        yield
-    except OProjError as error:
-        kind = type(error)
-        unwrapped = type(kind.__name__, (_Unwrapped, kind), {"__module__": kind.__module__})
-        raise unwrapped(*error.args).with_traceback(error.__traceback__) from error.__cause__

@@ -37,11 +37,15 @@ class OProjConfig(BaseModel):
             where they do not, the log says why.
         overlap: exchange on a side stream beside work that does not need the result (an MLP that reads the
             attention's own input), under npugraph_ex and torchair.
+        agree_on_rows: compare the ranks' row counts at each call of a compiled graph, on the CPU, and raise
+            on every rank where they differ; without it they abort a process, hang, or give garbage.
+            ``DecodeRunner`` and vLLM agree on them themselves; with ``capacity`` there is nothing to compare.
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
         capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad
             their steps to a common size. By default an exchange has the rows of the step.
         plan: the capture plan in force; one that does not cover the largest step turns sharding off.
-        timeout: seconds that a rank waits for its peers to bring the same graph.
+        timeout: seconds that a rank waits for its peers to bring the same graph, and to compile it.
+        step_timeout: seconds that a rank waits for its peers to make the same call (see ``agree_on_rows``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
@@ -58,10 +62,12 @@ class OProjConfig(BaseModel):
     reduce_dtype: torch.dtype | None = None
     fuse: Literal["mc2"] | None = None
     overlap: bool = False
+    agree_on_rows: bool = True
     check_uniform: bool = False
     capacity: int | None = Field(default=None, ge=1)
     plan: CapturePlan | None = None
     timeout: float = Field(default=600.0, gt=0)
+    step_timeout: float = Field(default=60.0, gt=0)
 
     def __init__(self, **options: Any) -> None:
         try:

@@ -4,9 +4,10 @@ Looks at the live Python stack and at Dynamo's own caches; decides nothing.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
+from torch import nn
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import eval_frame
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -17,7 +18,7 @@ _INTERNAL = {"torch", "oproj_pass", "contextlib", "functools"}
 def eager_cause() -> str:
     """One sentence: what made the code that calls this run outside a compiled graph, and the remedy."""
     frames = list(user_frames_in_compiled_call())
-    if not _within_compiled_call():
+    if not _is_within(_is_compile_wrapper):
         return "the model was called outside torch.compile. Call the compiled model."
     if (stance := eval_frame._stance.stance) != "default":
         return f"torch.compiler.set_stance({stance!r}) is in force. Reset the stance to 'default'."
@@ -53,10 +54,17 @@ def user_frames_in_compiled_call() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _within_compiled_call() -> bool:
+def within_model_call() -> bool:
+    """Whether the code that calls this runs in a module's forward or in a compiled call, as a step does."""
+    return _is_within(
+        lambda frame: frame.f_code is nn.Module._call_impl.__code__ or _is_compile_wrapper(frame)
+    )
+
+
+def _is_within(is_wanted: Callable[[FrameType], bool]) -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if _is_compile_wrapper(frame):
+        if is_wanted(frame):
             return True
         frame = frame.f_back
     return False

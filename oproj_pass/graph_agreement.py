@@ -1,75 +1,127 @@
-"""Ranks compare their rewritten graphs before the first step.
+"""Ranks compare their rewritten graphs before they compile them, and meet again once they have.
 
-Exactly one collective on every rank and for every graph, whatever became of the graph there: a rank whose
-rewrite failed brings its error, so that its peers raise instead of waiting.
+For every graph with projections, whatever became of it on a rank: one that failed brings its error, so that
+its peers raise instead of waiting. What is irreversible comes after the second meeting. A graph without
+projections exchanges nothing and needs no peer.
 """
 
 import json
 import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NoReturn
 
-import torch
-import torch.distributed as dist
+from torch._dynamo.exc import RestartAnalysis
 
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.known_errors import known_to_group
+from oproj_pass.meeting import meet, report_failure
 from oproj_pass.passes.fingerprint import Fingerprint, first_difference
+from oproj_pass.runtime.exchange import ControlGroup
+from oproj_pass.runtime.wire import StepKind
 
 _BUFFER_BYTES = 1 << 16  # about 60,000 lines of a fingerprint, compressed
-_FAILED = "failed: "
+_COMPILED, _RESTARTS = "compiled it", "has to trace it again"
 
 
-def agree_on_graph(group: ShardGroup, mine: Fingerprint) -> None:
-    """Raise ``GroupMismatchError`` on every rank of ``group`` unless all bring the same collectives."""
+@dataclass(frozen=True)
+class GraphText:
+    """What must be equal on all ranks: a graph's collectives, and when the ranks compare row counts."""
+
+    collectives: Fingerprint
+    rows_compared: str
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal texts."""
+        return f"{zlib.crc32(self.encode()):08x}"
+
+    def encode(self) -> bytes:
+        """The text as bytes, see ``decode``."""
+        return zlib.compress(json.dumps([self.rows_compared, *self.collectives.lines]).encode())
+
+    @classmethod
+    def decode(cls, data: bytes) -> "GraphText":
+        """The text that ``encode`` made."""
+        rows_compared, *lines = json.loads(zlib.decompress(data))
+        return cls(Fingerprint(tuple(lines)), rows_compared)
+
+
+def agree_on_graph(group: ShardGroup, mine: GraphText, timeout: float) -> None:
+    """Raise ``GroupMismatchError`` on every rank of ``group`` unless all bring the same text.
+
+    ``timeout``: seconds to wait for a rank.
+    """
     if not group.has_peers:
         return
-    by_rank = _gather(group, mine)
-    failed = {rank: print_.lines[0] for rank, print_ in by_rank.items() if _is_failure(print_)}
-    if failed:
-        listed = "; ".join(f"rank {rank} {line}" for rank, line in failed.items())
-        raise GroupMismatchError(f"a rank of the group could not shard its graph: {listed}")
-    difference = first_difference(by_rank)
-    if difference is not None:
-        raise GroupMismatchError(
-            f"ranks {list(group.ranks)} compiled different graphs, first difference at {difference}. All "
-            "ranks of a group must run the same model with the same options and the same row counts."
-        )
+    digests = meet(group, StepKind.GRAPH, mine.digest, timeout)
+    if len(set(digests.values())) > 1:
+        _raise_difference(group, mine, timeout)
 
 
-def report_failure(group: ShardGroup, error: Exception) -> None:
-    """Bring ``error`` to peers that wait in ``agree_on_graph``; raises if one is gone."""
-    if group.has_peers:
-        _gather(group, Fingerprint((f"{_FAILED}{error}",)))
+@contextmanager
+def compiling_together(group: ShardGroup, timeout: float) -> Iterator[None]:
+    """Compile inside; nothing that cannot be undone belongs here.
 
-
-def _is_failure(print_: Fingerprint) -> bool:
-    return bool(print_.lines) and print_.lines[0].startswith(_FAILED)
-
-
-def _gather(group: ShardGroup, brought: Fingerprint) -> dict[int, Fingerprint]:
-    mine = _encode(brought)
-    buffers = [torch.empty_like(mine) for _ in group.ranks]
+    Leaves without an error once every rank has compiled. A rank that fails raises its own error, and its
+    peers a ``GroupMismatchError`` with its words, at once.
+    """
     try:
-        dist.all_gather(buffers, mine, group=group.control)
-    except RuntimeError as error:
-        raise GroupMismatchError(
-            f"rank {group.ranks[group.rank]} waited for ranks {list(group.ranks)} to compile the same graph "
-            f"and lost one: {str(error).splitlines()[0]}. A peer died, compiled fewer graphs, or is slower "
-            "than the `timeout` option."
-        ) from error
-    return {rank: _decode(buffer) for rank, buffer in zip(group.ranks, buffers, strict=True)}
+        yield
+    except RestartAnalysis:  # no failure: Dynamo brings another graph, on every rank
+        _agree_on_outcome(group, _RESTARTS, timeout)
+        raise
+    except Exception as error:
+        report_failure(group, error, timeout)
+        raise
+    _agree_on_outcome(group, _COMPILED, timeout)
 
 
-def _encode(print_: Fingerprint) -> torch.Tensor:
-    data = zlib.compress(json.dumps(print_.lines).encode())
-    if len(data) > _BUFFER_BYTES - 4:
-        data = zlib.compress(
-            json.dumps([f"{len(print_.lines)} collectives, hash {zlib.crc32(data)}"]).encode()
+def _agree_on_outcome(group: ShardGroup, outcome: str, timeout: float) -> None:
+    if not group.has_peers:
+        return
+    outcomes = meet(group, StepKind.COMPILED, outcome, timeout)
+    if len(set(outcomes.values())) > 1:
+        listed = "; ".join(f"rank {rank} {words}" for rank, words in outcomes.items())
+        raise known_to_group(
+            GroupMismatchError(
+                f"ranks {list(group.ranks)} do not compile the same graph: {listed}. All ranks of a group "
+                "must run the same model with the same options."
+            )
         )
-    framed = len(data).to_bytes(4, "big") + data
-    return torch.frombuffer(bytearray(framed.ljust(_BUFFER_BYTES, b"\0")), dtype=torch.uint8)
 
 
-def _decode(buffer: torch.Tensor) -> Fingerprint:
-    framed = bytes(buffer.tolist())
+def _raise_difference(group: ShardGroup, mine: GraphText, timeout: float) -> NoReturn:
+    """Every rank knows by now that the texts differ, and brings its own."""
+    replies = ControlGroup(group).exchange(_frame(mine), timeout)
+    texts = {group.ranks[place]: _unframe(data) for place, data in sorted(replies.rows.items())}
+    raise known_to_group(
+        GroupMismatchError(
+            f"ranks {list(group.ranks)} compiled different graphs, first difference at {_difference(texts)}. "
+            "All ranks of a group must run the same model with the same options and the same row counts."
+        )
+    )
+
+
+def _difference(texts: Mapping[int, GraphText]) -> str:
+    if len({text.rows_compared for text in texts.values()}) > 1:
+        return "row counts: " + "; ".join(
+            f"rank {rank} compares them {text.rows_compared}" for rank, text in texts.items()
+        )
+    difference = first_difference({rank: text.collectives for rank, text in texts.items()})
+    return difference or "a rank that was lost before it could say"
+
+
+def _frame(text: GraphText) -> bytearray:
+    data = text.encode()
+    if len(data) > _BUFFER_BYTES - 4:
+        summary = f"{len(text.collectives.lines)} collectives, hash {text.digest}"
+        data = GraphText(Fingerprint((summary,)), text.rows_compared).encode()
+    return bytearray((len(data).to_bytes(4, "big") + data).ljust(_BUFFER_BYTES, b"\0"))
+
+
+def _unframe(framed: bytes | bytearray) -> GraphText:
     length = int.from_bytes(framed[:4], "big")
-    return Fingerprint(tuple(json.loads(zlib.decompress(framed[4 : 4 + length]))))
+    return GraphText.decode(bytes(framed[4 : 4 + length]))

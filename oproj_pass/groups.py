@@ -6,12 +6,13 @@ for agreeing about it, so that a disagreement never meets a half-done exchange.
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
+from torch.distributed import ProcessGroup, distributed_c10d
 
 from oproj_pass.errors import ConfigError, GroupMismatchError
 
@@ -22,15 +23,19 @@ AUTO_SIZES = (8, 4, 2)
 
 @dataclass(frozen=True)
 class ShardGroup:
-    """The ranks that share each projection, as seen from one of them.
+    """The ranks that share each projection, as seen from one of them. Equal for equal ranks and places.
 
-    ``ranks``: global ranks in slice order; ``rank``: this process's place among them.
+    ``ranks``: global ranks in slice order; ``rank``: this process's place among them. ``is_given``: the
+    caller made ``device``, and it is not the world. ``timeout``: seconds that forming the group, and
+    ``control``, wait for a rank.
     """
 
-    device: ProcessGroup
-    control: ProcessGroup
+    device: ProcessGroup = field(compare=False)
+    control: ProcessGroup = field(compare=False)
     ranks: tuple[int, ...]
     rank: int
+    is_given: bool = field(default=False, compare=False)
+    timeout: float = field(default=600.0, compare=False)
 
     @property
     def size(self) -> int:
@@ -42,9 +47,17 @@ class ShardGroup:
         """Whether other processes answer: a ``fake`` group runs alone and has nobody to agree with."""
         return not _is_fake(self.device)
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether neither process group was destroyed."""
+        known = distributed_c10d._world.pg_map
+        return self.device in known and self.control in known
 
-# One pair of process groups per world and size, as every compiled graph asks for it again.
+
+# One pair of process groups per world and size, as every compiled graph asks for it again. The lock: two
+# threads that compile at once would each form a pair, and peers might pair them crosswise.
 _GROUPS: "WeakKeyDictionary[ProcessGroup, dict[tuple[int, ...], ShardGroup]]" = WeakKeyDictionary()
+_FORMING = Lock()
 
 
 def world_size(group: ProcessGroup | None) -> int:
@@ -90,11 +103,12 @@ def shard_group(size: int, group: ProcessGroup | None, timeout: float) -> ShardG
     members = dist.get_process_group_ranks(parent)
     start = members.index(dist.get_rank()) // size * size
     ranks = tuple(members[start : start + size])
-    known = _GROUPS.setdefault(parent, {})
-    if ranks not in known:
-        known[ranks] = _make(ranks, group, timeout)
-        logger.info("group of %d for output projections: ranks %s", size, list(ranks))
-    return known[ranks]
+    with _FORMING:
+        known = _GROUPS.setdefault(parent, {})
+        if ranks not in known or not known[ranks].is_alive:
+            known[ranks] = _make(ranks, group, timeout)
+            logger.info("group of %d for output projections: ranks %s", size, list(ranks))
+        return known[ranks]
 
 
 def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) -> ShardGroup:
@@ -111,7 +125,9 @@ def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) ->
             f"{str(error).splitlines()[0]}. A peer died, or did not compile the model with the same "
             "oproj_tensor_parallel_size."
         ) from error
-    return ShardGroup(device, control, ranks, ranks.index(rank))
+    return ShardGroup(
+        device, control, ranks, ranks.index(rank), group not in (None, dist.group.WORLD), timeout
+    )
 
 
 def _is_fake(group: ProcessGroup | None) -> bool:

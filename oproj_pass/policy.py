@@ -1,138 +1,77 @@
-"""Decides, for one captured graph, which projections to shard and over which ranks; refuses what is wrong.
+"""Decides, for one captured graph, which of the sites that were found are sharded, and over how many ranks.
 
-Everything that can be refused is refused here, before any weight or any compiler is touched.
+Everything that can be refused is refused here, before any group, weight or compiler is touched: no side
+effects but log lines.
 """
 
 import logging
-import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
-from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
-from oproj_pass.groups import ShardGroup, automatic_size, require_fitting_size, shard_group, world_size
-from oproj_pass.passes import Exchange, NearMiss, Projection, ShardedRegion, ShardOProj, ShardPlan
+from oproj_pass.errors import EagerStepError, SiteMismatchError
+from oproj_pass.finding import listed
+from oproj_pass.groups import automatic_size, require_fitting_size, world_size
+from oproj_pass.passes import STRATEGIES, NearMiss, Projection
 from oproj_pass.passes.globs import unmatched_globs
-from oproj_pass.passes.ops import registered
-from oproj_pass.released import Released
-from oproj_pass.store import ShardStore
+from oproj_pass.passes.shard import require_divisible
 
 logger = logging.getLogger(__name__)
 
-_FRACTAL_NZ = 29  # ACL_FORMAT_FRACTAL_NZ
+STRATEGY = "row"
 
 
-class GraphPolicy:
-    """The policy of ``ShardOProj`` for one graph; afterwards ``group`` holds the ranks, None if unsharded."""
+@dataclass(frozen=True)
+class GraphPlace:
+    """Where a graph stands in its model: ``graph_break`` is what ended it, None if nothing did.
 
-    def __init__(
-        self, gm: GraphModule, inputs: Mapping[Node, Any], config: OProjConfig, store: ShardStore
-    ) -> None:
-        self.gm, self.inputs, self.config, self.store = gm, inputs, config, store
-        self.group: ShardGroup | None = None
+    ``is_part``: whether the model makes other graphs as well.
+    """
 
-    def __call__(self, sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
-        """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
-        self._report_idle_globs([*sites, *near_misses])
-        size = shard_size(sites, self.config)
-        if size > 1:
-            sites, near_misses = self._without_shared_storage(sites, near_misses)
-        _require_expected(sites, near_misses, self.config.expected_sites)
-        if size <= 1:
-            return ShardPlan(sites, near_misses)
-        require_fitting_size(size, self.config.group)
-        self._require_sites(sites, near_misses)
-        for site in sites:
-            for tensor in site.gemm.k.tensors:
-                _require_ready(site, self.inputs[tensor.node])
-        self.group = shard_group(size, self.config.group, self.config.timeout)
-        return ShardPlan.for_all(sites, near_misses, self._exchange(self.group))
+    graph_break: str | None = None
+    is_part: bool = False
 
-    def sharding_pass(self, regions: list[ShardedRegion] | None = None) -> ShardOProj:
-        """The pass that searches as the options say, asks this policy and adds to ``regions``."""
-        return ShardOProj(
-            self,
-            include=self.config.include,
-            exclude=self.config.exclude,
-            attention_ops=registered(*self.config.attention_ops),
-            regions=regions,
-        )
-
-    def _report_idle_globs(self, found: Sequence[Projection | NearMiss]) -> None:
-        """A glob that matches nothing in a part of a model may match in the next one."""
-        paths = [item.path for item in found]
-        if idle := unmatched_globs(self.config.include, self.config.exclude, paths):
-            logger.log(logging.INFO if self._is_part() else logging.WARNING, "%s", idle)
-
-    def _is_part(self) -> bool:
-        """Whether a graph break made this graph one of several."""
-        reason: Any = getattr(self.gm, "compile_subgraph_reason", None)
-        return (reason is not None and reason.graph_break) or any(user_frames_in_compiled_call())
-
-    def _exchange(self, group: ShardGroup) -> Exchange:
-        return Exchange(
-            size=group.size,
-            group_name=group.device.group_name,
-            reduce_dtype=self.config.reduce_dtype,
-            control_group_name=group.control.group_name if self.config.check_uniform else None,
-            capacity=self.config.capacity,
-        )
-
-    def _without_shared_storage(
-        self, sites: list[Projection], near_misses: list[NearMiss]
-    ) -> tuple[list[Projection], list[NearMiss]]:
-        others = _storages({on.node for site in sites for on in site.gemm.k.tensors}, self.inputs)
-        judged = [(site, self._storage_refusal(site, others)) for site in sites]
-        refused = [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
-        return [site for site, reason in judged if not reason], [*near_misses, *refused]
-
-    def _storage_refusal(self, site: Projection, others: Mapping[int, Node]) -> str | None:
-        weights = [self.inputs[on.node] for on in site.gemm.k.tensors]
-        refusals = (self._weight_refusal(weight, others) for weight in weights)
-        return next((refusal for refusal in refusals if refusal), None)
-
-    def _weight_refusal(self, weight: Any, others: Mapping[int, Node]) -> str | None:
-        if not isinstance(weight, Tensor) or isinstance(weight, Released):
-            return None
-        if is_in_tiles(weight):
-            return (
-                "has a weight in Ascend's format FRACTAL_NZ, whose tiles are no slices of it: compile before "
-                "torch_npu.npu_format_cast"
-            )
-        storage = weight.untyped_storage()
-        if not weight.is_meta and storage.nbytes() > weight.numel() * weight.element_size():
-            return "has a weight that is a view into a larger storage"
-        if storage._cdata in others:
-            return f"has a weight that shares its storage with `{others[storage._cdata].name}`"
-        reader = self.store.reader_of(weight)
-        return reader and f"has a weight that another compiled graph reads in full (`{reader}`)"
-
-    def _require_sites(self, sites: Sequence[Projection], near_misses: Sequence[NearMiss]) -> None:
-        reason: Any = getattr(self.gm, "compile_subgraph_reason", None)
+    @classmethod
+    def of(cls, gm: GraphModule) -> "GraphPlace":
+        """The place of a graph that Dynamo is just handing over."""
+        reason: Any = getattr(gm, "compile_subgraph_reason", None)
         broken = reason is not None and reason.graph_break
-        lost = next((miss for miss in near_misses if miss.left_by_graph_break), None)
-        if broken and lost is not None:
-            raise EagerStepError(
-                f"{lost.path}: a graph break separates this attention from its projection, which would then "
-                f"run unsharded. The break: {reason.reason.splitlines()[0]}. Remove it, or compile with "
-                "fullgraph=True to see it as an error."
-            )
-        if not sites and not self._is_part():
-            self._refuse_empty(near_misses)
+        is_part = broken or any(user_frames_in_compiled_call())
+        return cls(reason.reason.splitlines()[0] if broken else None, is_part)
 
-    def _refuse_empty(self, near_misses: Sequence[NearMiss]) -> None:
-        message = f"no attention output projection to shard. {listed('Near misses', near_misses)}"
-        if self.config.oproj_tensor_parallel_size != "auto":
-            raise SiteMismatchError(
-                f"oproj_tensor_parallel_size = {self.config.oproj_tensor_parallel_size}, but the graph holds "
-                f"{message} Set it to 0, or register the model's attention operator in `attention_ops`."
-            )
-        logger.warning("the graph holds %s", message)
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of one graph: its sites, each shared by ``size`` ranks; 0 and 1 rewrite nothing."""
+
+    size: int
+    sites: Sequence[Projection]
+    near_misses: Sequence[NearMiss]
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the graph is rewritten; one without sites is not, and no peer need have it."""
+        return self.size > 1 and bool(self.sites)
+
+
+def decide(
+    sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig, place: GraphPlace
+) -> Decision:
+    """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
+    _report_idle_globs([*sites, *near_misses], config, place)
+    size = shard_size(sites, config)
+    require_expected([site.path for site in sites], near_misses, config.expected_sites)
+    if size > 1:
+        require_fitting_size(size, config.group)
+        for site in sites:
+            for cut in STRATEGIES[STRATEGY].cuts(site):
+                require_divisible(site.path, cut, size)
+        _require_sites(sites, near_misses, config, place)
+    return Decision(size, sites, near_misses)
 
 
 def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
@@ -142,60 +81,49 @@ def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
         return 0
     if isinstance(config.oproj_tensor_parallel_size, int):
         return config.oproj_tensor_parallel_size
-    world, features = world_size(config.group), [site.in_features for site in sites]
-    size = automatic_size(world, [site.parts for site in sites])
+    world, features = world_size(config.group), {site.in_features for site in sites}
+    size = automatic_size(world, [site.gemm.k.parts for site in sites])
     if config.group is not None and sites:
         size = world
     logger.info(
-        "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)",
-        size,
-        world,
-        sorted(set(features)),
+        "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)", size, world, sorted(features)
     )
     return size
 
 
-def is_in_tiles(weight: Tensor) -> bool:
-    """Whether a cast has laid the weight out in the tiles of Ascend's matrix unit."""
-    torch_npu: Any = sys.modules.get("torch_npu")
-    if torch_npu is None or weight.device.type != "npu":
-        return False
-    return bool(torch_npu.get_npu_format(weight) == _FRACTAL_NZ)
-
-
-def _storages(weights: Collection[Node], inputs: Mapping[Node, Any]) -> dict[int, Node]:
-    """The storages behind all inputs that are not among ``weights``, by identity."""
-    rest = {
-        node: value for node, value in inputs.items() if node not in weights and isinstance(value, Tensor)
-    }
-    return {value.untyped_storage()._cdata: node for node, value in rest.items()}
-
-
-def _require_expected(
-    sites: Sequence[Projection], near_misses: Sequence[NearMiss], expected: int | None
-) -> None:
-    if expected is not None and len(sites) != expected:
+def require_expected(paths: Sequence[str], near_misses: Sequence[NearMiss], expected: int | None) -> None:
+    """Raise ``SiteMismatchError`` unless as many sites were found as were asked for, if a number was."""
+    if expected is not None and len(paths) != expected:
         raise SiteMismatchError(
-            f"expected_sites = {expected}, found {len(sites)}. "
-            f"{listed('Found', [site.path for site in sites])} {listed('Near misses', near_misses)}"
+            f"expected_sites = {expected}, found {len(paths)}. {listed('Found', paths)} "
+            f"{listed('Near misses', near_misses)}"
         )
 
 
-def listed(title: str, items: Sequence[Any]) -> str:
-    """Paths or near misses as one sentence of a message."""
-    lines = [f"{item.path}: {item.reason}" if isinstance(item, NearMiss) else str(item) for item in items]
-    return f"{title}: {'; '.join(lines) if lines else 'none'}."
+def _report_idle_globs(
+    found: Sequence[Projection | NearMiss], config: OProjConfig, place: GraphPlace
+) -> None:
+    """A glob that matches nothing in a part of a model may match in the next one."""
+    if idle := unmatched_globs(config.include, config.exclude, [item.path for item in found]):
+        logger.log(logging.INFO if place.is_part else logging.WARNING, "%s", idle)
 
 
-def _require_ready(site: Projection, weight: Tensor) -> None:
-    if weight.is_meta:
-        raise ConfigError(
-            f"{site.path}: its weight is on the meta device and has no values to shard. Load the weights "
-            "first, or use oproj_pass.explain, which needs none."
+def _require_sites(
+    sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig, place: GraphPlace
+) -> None:
+    lost = next((miss for miss in near_misses if miss.left_by_graph_break), None)
+    if place.graph_break is not None and lost is not None:
+        raise EagerStepError(
+            f"{lost.path}: a graph break separates this attention from its projection, which would then "
+            f"run unsharded. The break: {place.graph_break}. Remove it, or compile with "
+            "fullgraph=True to see it as an error."
         )
-    if weight.requires_grad and torch.is_grad_enabled():
-        raise ConfigError(
-            f"{site.path}: its weight requires grad and grad mode is on; a sharded weight cannot be trained. "
-            "Run the step under torch.inference_mode() or torch.no_grad(), or call "
-            "model.requires_grad_(False)."
+    if sites or place.is_part:
+        return
+    message = f"no attention output projection to shard. {listed('Near misses', near_misses)}"
+    if config.oproj_tensor_parallel_size != "auto":
+        raise SiteMismatchError(
+            f"oproj_tensor_parallel_size = {config.oproj_tensor_parallel_size}, but the graph holds "
+            f"{message} Set it to 0, or register the model's attention operator in `attention_ops`."
         )
+    logger.warning("the graph holds %s", message)

@@ -8,7 +8,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from torch import Tensor, nn
 
-from oproj_pass.released import Released, Shard
+from oproj_pass.released import Released
+from oproj_pass.shard import Shard
 
 
 @dataclass(frozen=True)

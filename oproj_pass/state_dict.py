@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from oproj_pass.errors import GroupMismatchError
-from oproj_pass.released import Released, Shard
+from oproj_pass.released import Released
+from oproj_pass.remade_groups import living
 from oproj_pass.report import unwrap
+from oproj_pass.shard import Shard
 
 
 def full_state_dict(model: nn.Module) -> dict[str, Any]:
@@ -36,7 +38,7 @@ def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
 
 
 def _gather(shard: Shard) -> Tensor:
-    group = shard.layout.group
+    group = living(shard.layout.group, shard.path)
     mine = as_bytes(shard.tensor).contiguous()
     pieces = [torch.empty_like(mine) for _ in group.ranks]
     try:

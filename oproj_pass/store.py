@@ -1,119 +1,172 @@
-"""Keeps each weight's shard, and hands it out by the parameter that a call brings.
+"""Hands out each weight's slice by the parameter that a call brings, and releases the full weight if it may.
 
 Never by what was seen at compile time: with graph breaks Dynamo runs layer 0's graph again with layer 1's
-weights, and a parameter may be replaced without any recompile. A weight that is new here is sharded on
-arrival; one whose values came back is sharded again; so a call is never served a stale slice. Weights are
-keyed by storage: two parameters over one storage are one shard.
+weights, and a parameter may be replaced without any recompile. A weight that is new here is judged as a
+compilation judges it, and then
+
+- *released*, where nothing else holds its storage: cut, emptied, and from then on its shard serves;
+- *kept*, where something does (a state dict kept after loading, a view, one buffer under several weights):
+  each call copies the slice from the values of that moment, and a warning says what holds it.
+
+What is kept stays kept, since graphs may have been captured over it; unless the rest of its storage's owners
+turn out to be weights that are cut in the same way, which are then one shard.
 """
 
 import logging
-from collections.abc import Iterable
-from weakref import WeakValueDictionary
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from weakref import ReferenceType, ref
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from oproj_pass.errors import ConfigError, WeightReleasedError
-from oproj_pass.released import Layout, Released, ReleasedBuffer, ReleasedParameter, Shard, Signature
+from oproj_pass.errors import ConfigError
+from oproj_pass.released import Released, dense, release
+from oproj_pass.shard import Layout, Shard, Signature
+from oproj_pass.storages import View, owners_in_words, storage_key, unknown_owners
+from oproj_pass.weight_checks import keep_reason, require_as_compiled, require_cuttable
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class Cut:
+    """How a graph wants the weight of a layer cut, and the full weight that it was compiled for."""
+
+    path: str
+    layout: Layout
+    signature: Signature
+
+
+@dataclass
+class _Arrived:
+    """The unreleased weights of one view that calls have brought."""
+
+    layout: Layout
+    tensors: list[ReferenceType[Tensor]]
+
+    def owners(self) -> list[Tensor]:
+        return [tensor for reference in self.tensors if (tensor := reference()) is not None]
+
+
 class ShardStore:
-    """The shards of this process, and which full weights its compiled graphs still read."""
+    """What this process knows of weights that its compiled graphs cut, and of those that they read in full.
+
+    Safe to use from several threads.
+    """
 
     def __init__(self) -> None:
-        self._shards: WeakValueDictionary[StorageWeakRef, Shard] = WeakValueDictionary()
+        self._lock = threading.RLock()
+        self._arrived: dict[View, _Arrived] = {}
         self._readers: dict[StorageWeakRef, str] = {}
 
-    def shard_of(self, weight: Tensor, layout: Layout, path: str) -> Tensor:
-        """This rank's slice of ``weight``. Releases the full values if they are still there.
+    def example_of(self, weight: Tensor, cut: Cut) -> Tensor:
+        """This rank's slice of ``weight`` to compile with: a copy, unless the weight is released already.
 
-        Raises ``ConfigError`` if the weight was sharded in another way, ``WeightReleasedError`` if another
-        compiled graph reads it in full.
+        Changes nothing. Raises ``ConfigError`` if the weight was sharded in another way.
         """
         if isinstance(weight, Released):
-            shard = weight.shard
-            if shard.storage.nbytes():
-                _take_back(shard)
-        else:
-            shard = self._shards.get(_key(weight)) or self._cut(weight, layout, path)
-            _release(weight, shard)
-        if shard.layout != layout:
-            raise ConfigError(
-                f"{shard.describe()} is already sharded along dimension {shard.layout.dim} over ranks "
-                f"{list(shard.layout.group.ranks)}; this graph needs dimension {layout.dim} over ranks "
-                f"{list(layout.group.ranks)}. Compile with one oproj_tensor_parallel_size per model."
-            )
-        return shard.tensor
+            _require_layout(weight.shard, cut.layout)
+            return weight.shard.tensor
+        return dense(cut.layout.slice_of(weight))
 
-    def _cut(self, weight: Tensor, layout: Layout, path: str) -> Shard:
-        storage = weight.untyped_storage()
-        reader = self.reader_of(weight)
-        if reader is not None:
-            raise WeightReleasedError(
-                f"{path}: its weight cannot be released, `{reader}` reads it in full in another compiled "
-                "graph. Untie the two weights, or exclude this module."
-            )
-        with torch.inference_mode(False):  # an inference tensor could not be written to later
-            slice_ = layout.slice_of(weight).clone()  # dense, in the order of memory of the full weight
-        shard = Shard(path, layout, slice_, Signature.of(weight), storage)
-        self._shards[_key(weight)] = shard
-        return shard
+    def slices_of(self, weights: Sequence[Tensor], cuts: Sequence[Cut]) -> list[Tensor]:
+        """This rank's slices of the weights of one call, released now if they are new and may be.
+
+        Raises ``ConfigError`` for a weight that is sharded in another way, or is not what the graph was
+        compiled for; ``WeightReleasedError`` for one whose values are gone.
+        """
+        if not all(isinstance(weight, Released) for weight in weights):
+            with self._lock:  # another thread may just have released them
+                return self._slices_of_new(weights, cuts)
+        return [_slice_of_released(weight, cut) for weight, cut in zip(weights, cuts, strict=True)]  # type: ignore[arg-type]
+
+    def _slices_of_new(self, weights: Sequence[Tensor], cuts: Sequence[Cut]) -> list[Tensor]:
+        pairs = list(zip(weights, cuts, strict=True))
+        new = [(weight, cut) for weight, cut in pairs if self._arrives(weight, cut)]
+        kept = [(cut.path, reason) for weight, cut in new if (reason := self._release(weight, cut))]
+        if kept:
+            _warn(kept)
+        return [
+            _slice_of_released(weight, cut)
+            if isinstance(weight, Released)
+            else dense(cut.layout.slice_of(weight))
+            for weight, cut in pairs
+        ]
+
+    def _arrives(self, weight: Tensor, cut: Cut) -> bool:
+        """Judge an unreleased weight, and note that it is one of its storage's owners. Whether it is new."""
+        if isinstance(weight, Released):
+            return False
+        require_as_compiled(weight, cut.signature, cut.path)
+        require_cuttable(weight, cut.path)
+        arrived = self._arrived.setdefault(View.of(weight), _Arrived(cut.layout, []))
+        if any(weight is owner for owner in arrived.owners()):
+            return False
+        if not arrived.tensors:
+            self._forget_dead()
+        arrived.tensors.append(ref(weight))
+        return True
+
+    def _release(self, weight: Tensor, cut: Cut) -> str | None:
+        """Release the weight and the others of its view, or say why it is kept."""
+        if isinstance(weight, Released):  # with another of its view
+            return None
+        view = View.of(weight)
+        owners = self._arrived[view].owners()
+        reason = self._reason_to_keep(weight, owners, cut.layout != self._arrived[view].layout)
+        if reason is None:
+            release(owners, cut.path, cut.layout)
+            del self._arrived[view]
+        return reason
+
+    def _reason_to_keep(self, weight: Tensor, owners: Sequence[Tensor], is_cut_otherwise: bool) -> str | None:
+        if (reason := keep_reason(weight)) is not None:
+            return reason
+        if is_cut_otherwise:
+            return "has a weight that another graph cuts in another way"
+        if (reader := self.reader_of(weight)) is not None:
+            return f"has a weight that another compiled graph reads in full (`{reader}`)"
+        if (others := unknown_owners(weight, owners)) > 0:
+            return f"has a weight whose storage {others} other tensors hold{owners_in_words(weight, owners)}"
+        return None
 
     def record_readers(self, weights: Iterable[tuple[Tensor, str]]) -> None:
         """Note that a compiled graph reads these weights in full, each for the named input."""
-        self._readers = {ref: name for ref, name in self._readers.items() if not ref.expired()}  # type: ignore[no-untyped-call]
-        self._readers.update((_key(weight), name) for weight, name in weights)
+        with self._lock:
+            self._forget_dead()
+            self._readers.update((storage_key(weight), name) for weight, name in weights)
 
     def reader_of(self, weight: Tensor) -> str | None:
         """Who reads ``weight`` in full in some compiled graph of this process."""
-        return self._readers.get(_key(weight))
+        return self._readers.get(storage_key(weight))
+
+    def _forget_dead(self) -> None:
+        self._readers = {key: name for key, name in self._readers.items() if not key.expired()}  # type: ignore[no-untyped-call]
+        self._arrived = {view: owners for view, owners in self._arrived.items() if not view.storage.expired()}  # type: ignore[no-untyped-call]
 
 
-def adopt(slice_: Tensor, layout: Layout, path: str, *, buffer: bool = False) -> Released:
-    """A released parameter, or buffer, whose shard is ``slice_`` itself, which may still be unloaded.
-
-    For weights of which a rank only ever holds its part. It has the metadata of the full weight: the shape
-    of ``slice_`` with ``layout.dim`` as many times as the group has ranks, and its order in memory.
-    """
-    shape = list(slice_.shape)
-    shape[layout.dim] *= layout.group.size
-    order = slice_.dim_order()
-    full = torch.empty_permuted(shape, order, dtype=slice_.dtype, device=slice_.device)  # never touched
-    full.untyped_storage().resize_(0)
-    weight = full if buffer else nn.Parameter(full, requires_grad=False)
-    _become_released(weight, Shard(path, layout, slice_, Signature.of(weight), weight.untyped_storage()))
-    return weight  # type: ignore[return-value]
+def _slice_of_released(weight: Released, cut: Cut) -> Tensor:
+    require_as_compiled(weight, cut.signature, cut.path)
+    _require_layout(weight.shard, cut.layout)
+    return weight.shard.tensor
 
 
-def _key(weight: Tensor) -> StorageWeakRef:
-    """Identity of the weight's storage; never that of a later storage at the same address."""
-    return StorageWeakRef(weight.untyped_storage())  # type: ignore[no-untyped-call]
+def _require_layout(shard: Shard, layout: Layout) -> None:
+    if shard.layout != layout:
+        raise ConfigError(
+            f"{shard.describe()} is already sharded along dimension {shard.layout.dim} over ranks "
+            f"{list(shard.layout.group.ranks)}; this graph needs dimension {layout.dim} over ranks "
+            f"{list(layout.group.ranks)}. Compile with one oproj_tensor_parallel_size per model."
+        )
 
 
-def _take_back(shard: Shard) -> None:
-    """Someone filled the emptied storage again: its values are the newer ones."""
-    full = torch.empty(0, dtype=shard.signature.dtype, device=shard.signature.device)
-    full.set_(shard.storage, 0, shard.signature.shape, shard.signature.stride)
-    shard.write(full)
-    shard.storage.resize_(0)
-    logger.info("%s: new values found in the released weight, sharded again", shard.path)
-
-
-def _release(weight: Tensor, shard: Shard) -> None:
-    storage = weight.untyped_storage()
-    if storage.resizable():
-        storage.resize_(0)
-    else:  # memory-mapped or shared: let go of it, and stand on an empty storage of the same shape
-        empty = torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype, device=weight.device)
-        empty.untyped_storage().resize_(0)
-        weight.data = empty
-    shard.storage = weight.untyped_storage()
-    _become_released(weight, shard)
-
-
-def _become_released(weight: Tensor, shard: Shard) -> None:
-    weight.__class__ = ReleasedParameter if isinstance(weight, nn.Parameter) else ReleasedBuffer
-    weight.shard = shard  # type: ignore[attr-defined]
+def _warn(kept: Sequence[tuple[str, str]]) -> None:
+    for path, reason in kept:
+        logger.info("%s is kept in full: it %s", path, reason)
+    logger.warning(
+        "%d weights are kept in full, and every step copies their slices. The first is %s: it %s. To release "
+        "them, drop what holds them before the first compiled step (all of them at level INFO)",
+        len(kept), kept[0][0], kept[0][1],
+    )  # fmt: skip

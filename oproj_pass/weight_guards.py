@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._guards import Guard, TracingContext
 from torch.fx import Node
 
-from oproj_pass.released import Released, Signature
+from oproj_pass.released import Released
+from oproj_pass.shard import Signature
 
 
 def accept_released(weights: Iterable[Node]) -> None:

@@ -7,6 +7,7 @@ that into an error that names the first difference. The comparison's own communi
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -24,13 +25,16 @@ from oproj_pass.passes.provenance import module_path, value_of
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """One line per collective: operation, input type and shape, group ranks and module path."""
+    """One line per collective: operation, input type and shape, group ranks and module path.
+
+    Of a symbolic size it says what is static: ``96*?`` is any multiple of 96.
+    """
 
     lines: tuple[str, ...]
 
 
 def fingerprint(gm: GraphModule) -> Fingerprint:
-    """The functional collectives of ``gm`` in the order in which they run; symbolic sizes become ``?``."""
+    """The functional collectives of ``gm`` in the order in which they run."""
     return Fingerprint(tuple(_describe(node) for node in gm.graph.nodes if is_collective(node)))
 
 
@@ -62,8 +66,15 @@ def _describe(node: Node) -> str:
 def _shape(value: object) -> str:
     if not isinstance(value, Tensor):
         return "unknown"
-    sizes = ", ".join(str(size) if isinstance(size, int) else "?" for size in value.shape)
-    return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(_size, value.shape))}]"
+
+
+def _size(size: int | torch.SymInt) -> str:
+    """A static size, or the static factor of a symbolic one: symbols may have other names on other ranks."""
+    if isinstance(size, int):
+        return str(size)
+    factor, rest = size.node.expr.as_content_primitive()
+    return str(factor) if rest == 1 else "?" if factor == 1 else f"{factor}*?"
 
 
 def _group(node: Node) -> str:

@@ -14,9 +14,9 @@ from rich.text import Text
 from torch.fx import GraphModule
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.contract import NearMiss
+from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
 from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
-from oproj_pass.passes.runner import GraphPass, PassRecord, run_passes
+from oproj_pass.passes.runner import run_passes
 
 
 @dataclass(frozen=True)

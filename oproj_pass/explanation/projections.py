@@ -12,12 +12,11 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.passes import NearMiss, Projection, run_passes
+from oproj_pass.finding import find_sites
+from oproj_pass.passes import NearMiss, Projection
 from oproj_pass.passes.provenance import placeholders, storage_of
 from oproj_pass.passes.stored import is_stored, parameter_paths
-from oproj_pass.policy import GraphPolicy
 from oproj_pass.report import stored_tensors
-from oproj_pass.store import ShardStore
 
 
 @dataclass
@@ -49,7 +48,7 @@ class ProjectionSearch:
         """The graph as it is, which notes at each run what it finds in it."""
         self.num_graphs += 1
         graph, inputs = self.num_graphs, placeholders(gm)
-        sites, misses = self._find(gm, example_inputs)
+        sites, misses = find_sites(gm, dict(zip(inputs, example_inputs, strict=True)), self.config)
         taken = {on.node for site in sites for on in site.gemm.k.tensors}
         read = [is_stored(node) and node not in taken for node in inputs]
         paths = parameter_paths(gm) or {}
@@ -68,19 +67,6 @@ class ProjectionSearch:
             return gm.forward(*args)
 
         return run
-
-    def _find(
-        self, gm: GraphModule, example_inputs: Sequence[Any]
-    ) -> tuple[tuple[Projection, ...], tuple[NearMiss, ...]]:
-        """The backend's own search and storage checks; at N = 1 they ask for no group."""
-        config = self.config.model_copy(
-            update={"oproj_tensor_parallel_size": 1, "expected_sites": None, "plan": None}
-        )
-        policy = GraphPolicy(
-            gm, dict(zip(placeholders(gm), example_inputs, strict=True)), config, ShardStore()
-        )
-        (record,) = run_passes(gm, example_inputs, [policy.sharding_pass()])
-        return record.matches, record.near_misses
 
     def _in_the_model(self, site: Projection, values: dict[Any, Any], path: str) -> Projection:
         """The site as this run has it: one graph serves several layers."""

@@ -23,9 +23,9 @@ from oproj_pass.loading.checkpoint import Checkpoint, StoredEntry
 from oproj_pass.loading.fit import match, require_unsharded
 from oproj_pass.loading.layouts import find_layouts
 from oproj_pass.loading.places import Place, places_of
-from oproj_pass.released import Layout
+from oproj_pass.released import adopt
 from oproj_pass.report import ShardReport, shard_report
-from oproj_pass.store import adopt
+from oproj_pass.shard import Layout
 
 logger = logging.getLogger(__name__)
 

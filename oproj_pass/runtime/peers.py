@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
+from oproj_pass.known_errors import is_known_to_group
 from oproj_pass.runtime.agree import AgreedStep, disagreement
 from oproj_pass.runtime.exchange import Replies, StepGroup
 from oproj_pass.runtime.wire import StepKind, StepRow
@@ -63,9 +64,13 @@ class Peers:
             self._stop(f"{kind.name} sizes must be equal on all ranks: {listed}")
 
     def fail(self, doing: str, error: Exception) -> NoReturn:
-        """Tell the group of ``error``; raise it with what the group answers, as a project error."""
+        """Tell the group of ``error``, unless it knows, and raise it with the answer, as a project error."""
         brief = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        told = self._call_roll(f"{doing}: {brief}", StepKind.STEP)
+        told = (
+            "every rank has heard of it"
+            if is_known_to_group(error)
+            else self._call_roll(f"{doing}: {brief}", StepKind.STEP)
+        )
         message = f"{self._where()}: {doing} failed: {error}. Its group: {told}."
         self._stopped = f"{doing} failed: {brief}. Its group: {told}"
         kind = type(error) if isinstance(error, OProjError) else GroupMismatchError

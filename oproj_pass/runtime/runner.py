@@ -8,7 +8,7 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -19,10 +19,11 @@ from torch.distributed import ProcessGroup
 from oproj_pass.capture import CapturePlan, GraphMode
 from oproj_pass.errors import ConfigError, EagerStepError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.rows_agreed import rows_agreed
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.bring import Brought, LocalSteps
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.compiled import SealedCall, compile_call, let_compile_again
+from oproj_pass.runtime.compiled import Call, SealedCall, compile_call, let_compile_again
 from oproj_pass.runtime.device_graph import CallableGraphs, DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
@@ -120,7 +121,7 @@ class DecodeRunner:
         self._require_phase(Phase.WARMUP, "warm_up")
         if self._peers is not None:
             self._peers.meet_equally(StepKind.WARMUP, count_rows(inputs, self._rows))
-        with self._failing_together("warm-up"), torch.inference_mode():
+        with self._failing_together("warm-up"), self._in_step(), torch.inference_mode():
             return self.fn(**inputs)
 
     def capture(self, example: Mapping[str, Any]) -> None:
@@ -202,7 +203,9 @@ class DecodeRunner:
                 return self.fn(**brought.inputs)
         try:
             self._inputs.load(brought.inputs, brought.rows, size)
-            return self._outputs.trim(self._graphs[size].replay(), brought.rows, size)
+            with self._in_step():
+                output = self._graphs[size].replay()
+            return self._outputs.trim(output, brought.rows, size)
         except Exception as error:
             if self._peers is None:
                 raise
@@ -219,9 +222,14 @@ class DecodeRunner:
 
     def _capture_size(self, size: int, graphs: DeviceGraphs) -> Graph:
         call: Callable[[], Any] = partial(self.fn, **self._inputs.arguments(size))
-        output = compile_call(call, len(self.plan.sizes))
+        with self._in_step():
+            output = compile_call(call, len(self.plan.sizes))
         self._outputs.require_fitting(output, size)
         self._join_shards()
+        with self._in_step():
+            return self._capture_call(call, size, graphs)
+
+    def _capture_call(self, call: Call, size: int, graphs: DeviceGraphs) -> Graph:
         if self.armed:
             call = SealedCall(call)
             call()
@@ -230,6 +238,10 @@ class DecodeRunner:
         if replaying is None:
             return graphs.capture(call)
         return replaying if self.armed else CallableGraphs().capture(call)
+
+    def _in_step(self) -> AbstractContextManager[None]:
+        """Surrounds what runs after the group has met; without a group nobody has agreed on anything."""
+        return rows_agreed(self._peers.group.ranks) if self._peers else nullcontext()
 
     def _join_shards(self) -> None:
         """Stay in step with the ranks that the weights turned out to be sharded over."""

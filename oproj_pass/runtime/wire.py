@@ -16,12 +16,18 @@ _WORDS_BYTES = ROW_BYTES - _HEADER.size - _NAME_BYTES
 
 
 class StepKind(IntEnum):
-    """What a rank is doing when it meets its peers."""
+    """What a rank is doing when it meets its peers: the first three with a runner, the last without one.
+
+    GRAPH: about to compile a graph; COMPILED: has compiled it; CALL: about to run it.
+    """
 
     WARMUP = 0
     CAPTURE = 1
     STEP = 2
     FAILED = 3
+    GRAPH = 4
+    COMPILED = 5
+    CALL = 6
 
 
 @dataclass(frozen=True)

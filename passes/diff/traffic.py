@@ -20,12 +20,12 @@ _OPERATOR = re.compile(r"^torch\.ops\.(?P<namespace>\w+)\.(?P<name>\w+)")
 def collective_name(node: NodeSnapshot) -> str | None:
     """`all_to_all_single` for `_c10d_functional.all_to_all_single.default`; None for all else, waits too."""
     found = _collective_of(node)
-    return found and found.name
+    return None if found is None else found.name
 
 
 def _collective_of(node: NodeSnapshot) -> Collective | None:
     match = _OPERATOR.match(node.target) if node.op == "call_function" else None
-    return match and named_collective(f"{match['namespace']}::{match['name']}")
+    return None if match is None else named_collective(f"{match['namespace']}::{match['name']}")
 
 
 def count_collectives(graph: GraphSnapshot) -> dict[str, int]:

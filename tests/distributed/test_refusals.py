@@ -242,7 +242,8 @@ def test_raises_when_a_rank_never_compiles(two_ranks):
 
 @torch.inference_mode()
 def unequal_rows(counts):
-    step = compiled(decoder(), oproj_tensor_parallel_size=2, check_uniform=True, dynamic=True)
+    options = {"oproj_tensor_parallel_size": 2, "agree_on_rows": False, "check_uniform": True}
+    step = compiled(decoder(), dynamic=True, **options)
     step(rows(4, 32))
     return attempt(lambda: step(rows(counts[torch.distributed.get_rank()], 32)))
 
@@ -260,7 +261,7 @@ def test_equal_row_counts_pass_the_check(two_ranks):
 
 @torch.inference_mode()
 def gathers_per_graph(layers):
-    """How often the ranks compare graphs, for a model with and without anything to shard."""
+    """How often the ranks compare graphs, for a model with or without anything to shard."""
     calls, agree = [], backend.agree_on_graph
     backend.agree_on_graph = lambda *args: calls.append(agree(*args))
     try:
@@ -272,6 +273,53 @@ def gathers_per_graph(layers):
     return len(calls)
 
 
-@pytest.mark.parametrize("layers", [0, 1, 3])
-def test_compares_every_graph_exactly_once(two_ranks, layers):
-    assert two_ranks.run(gathers_per_graph, layers) == [1, 1]
+@pytest.mark.parametrize(("layers", "expected"), [(0, 0), (1, 1), (3, 1)])
+def test_compares_every_graph_with_projections_exactly_once(two_ranks, layers, expected):
+    assert two_ranks.run(gathers_per_graph, layers) == [expected] * 2
+
+
+class Experts(nn.Module):
+    """Runs its expert only where the data asks for it, after a graph break."""
+
+    def __init__(self):
+        super().__init__()
+        self.attn, self.expert = Attention(), nn.Linear(32, 32)
+
+    def forward(self, x):
+        x = x + self.attn(x)
+        return x + self.expert(x) if bool(x.sum() > 0) else x - 1
+
+
+def experts():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Experts().requires_grad_(False)
+
+
+@torch.inference_mode()
+def expert_on_one_rank():
+    """Rank 1 alone compiles the expert's graph; it must not wait for its peer."""
+    model, reference = experts(), experts()
+    step = compiled(model, fullgraph=False, oproj_tensor_parallel_size=2, timeout=3600)
+    x = rows(3, 32) + (10 if torch.distributed.get_rank() else -10)
+    return torch.allclose(step(x), reference(x), rtol=1e-4, atol=1e-2)
+
+
+def test_a_graph_without_projections_needs_no_peer(two_ranks):
+    assert two_ranks.run(expert_on_one_rank) == [True, True]
+
+
+@torch.inference_mode()
+def other_features():
+    """Ranks whose K differs, with symbolic row counts."""
+    model = decoder(heads=4 if torch.distributed.get_rank() else 8)
+    step = compiled(model, dynamic=True, oproj_tensor_parallel_size=2)
+    return *attempt(lambda: step(rows(3, 32))), is_intact(model)
+
+
+def test_ranks_whose_features_differ_are_refused_with_symbolic_rows_too(two_ranks):
+    for names, text, intact in two_ranks.run(other_features):
+        assert "GroupMismatchError" in names
+        assert "rank 0: all_to_all_single float32[64*?]" in text
+        assert "rank 1: all_to_all_single float32[32*?]" in text
+        assert intact

@@ -41,6 +41,16 @@ def test_does_not_depend_on_a_symbolic_row_count():
     assert print_of(dynamic=True, count=4) == print_of(dynamic=True, count=9)
 
 
+def test_tells_what_is_static_of_a_symbolic_size():
+    exchange, reduction = print_of(dynamic=True, layers=1).lines
+    assert exchange.startswith("all_to_all_single float32[32*?] over")
+    assert reduction.startswith("reduce_scatter_tensor float32[2*?, 32] over")
+
+
+def test_differs_for_other_features_of_symbolic_rows():
+    assert print_of(dynamic=True) != print_of(dynamic=True, heads=8)
+
+
 def test_names_the_first_difference_and_every_rank():
     by_rank = {0: Fingerprint(("a", "b")), 1: Fingerprint(("a", "c")), 2: Fingerprint(("a",))}
     assert first_difference(by_rank) == "collective 2: rank 0: b; rank 1: c; rank 2: none"

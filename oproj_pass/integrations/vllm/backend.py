@@ -51,6 +51,7 @@ def options_of(settings: Settings, chosen: Any) -> dict[str, Any]:
         "oproj_tensor_parallel_size": settings.size,
         "group": process_group_of(settings) if settings.size > 1 else None,
         "capacity": settings.capacity,
+        "agree_on_rows": False,  # vLLM's data-parallel ranks pad to one count, and ``guard`` refuses the rest
     }
 
 

@@ -20,7 +20,7 @@ KNOB = "oproj_tensor_parallel_size"
 KNOB_SECTION = "finegrained_tp_config"
 SECTION = "oproj_pass"
 
-_DECIDED_BY_VLLM = {KNOB, "group", "plan", "release_weights"}
+_DECIDED_BY_VLLM = {KNOB, "group", "plan", "release_weights", "agree_on_rows", "step_timeout"}
 _OPTIONS = {"load_sharded", *OProjConfig.model_fields} - _DECIDED_BY_VLLM
 _RESOLVED = "rewrite"
 _OFF = (None, 0, "0")

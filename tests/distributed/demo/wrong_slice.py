@@ -4,7 +4,7 @@ import os
 import sys
 
 from oproj_pass.demo.__main__ import main
-from oproj_pass.released import Layout
+from oproj_pass.shard import Layout
 
 
 def first_slice(layout, full):
