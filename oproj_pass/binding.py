@@ -9,7 +9,7 @@ or refuse the graph afterwards. The full weights are released layer by layer as 
 call brings them. So memory is highest in step 2: the full weights, and the slices of one graph.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,15 +83,13 @@ def commit(
     release: bool,
 ) -> "ShardedGraph":
     """The graph as Dynamo is to call it. Its guards accept released weights; its full readers are known."""
-    released = {bound.node for bound in bindings} if release else set()
-    record_readers(inputs, released, store)
+    record_readers(inputs, {bound.node for bound in bindings}, store)
     accept_released(bound.node for bound in bindings)
     return ShardedGraph(compiled, bindings, calls, store if release else None)
 
 
-def record_readers(inputs: Mapping[Node, Any], released: Iterable[Node], store: ShardStore) -> None:
+def record_readers(inputs: Mapping[Node, Any], cut: Collection[Node], store: ShardStore) -> None:
     """Note which stored tensors a compiled graph reads in full: none of them may be released any more."""
-    cut = set(released)
     store.record_readers(
         (value, node.name) for node, value in inputs.items() if is_stored(node) and node not in cut
     )

@@ -48,5 +48,5 @@ def errors_as_they_are() -> Iterator[None]:
         yield
     except OProjError as error:
         kind = error.plain if isinstance(error, _ThroughDynamo) else type(error)
-        raised = _through_dynamo(kind)(*error.args)
+        raised = _through_dynamo(kind)(*error.args)  # type: ignore[arg-type]
         raise raised.with_traceback(error.__traceback__) from error.__cause__

@@ -50,7 +50,7 @@ class Released(Tensor):
             return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         if func == GET_DATA:  # so that ``p.data.copy_(new)`` is a write, and nothing else can read
             return args[0]
-        if isinstance(args[0], Released):
+        if args and isinstance(args[0], Released):
             if func in (SET_DATA, torch.Tensor.copy_):
                 return _write(func, args[0], args[1])
             if is_conversion(func):

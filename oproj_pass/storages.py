@@ -46,7 +46,7 @@ def unknown_owners(weight: Tensor, known: Collection[Tensor]) -> int:
 
 
 def owners_in_words(weight: Tensor, known: Collection[Tensor]) -> str:
-    """Where Python holds the tensors that ``unknown_owners`` counts, as far as that can be seen."""
+    """Where Python holds the tensors that ``unknown_owners`` counts, as far as that can be seen. Slow."""
     storage, mine = weight.untyped_storage()._cdata, {id(tensor) for tensor in known}
     found = [
         thing

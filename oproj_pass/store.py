@@ -15,7 +15,7 @@ turn out to be weights that are cut in the same way, which are then one shard.
 import logging
 import threading
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import ReferenceType, ref
 
 from torch import Tensor
@@ -41,10 +41,11 @@ class Cut:
 
 @dataclass
 class _Arrived:
-    """The unreleased weights of one view that calls have brought."""
+    """The unreleased weights of one view that calls have brought; ``kept`` once that is decided of them."""
 
     layout: Layout
-    tensors: list[ReferenceType[Tensor]]
+    tensors: list[ReferenceType[Tensor]] = field(default_factory=list)
+    kept: bool = False
 
     def owners(self) -> list[Tensor]:
         return [tensor for reference in self.tensors if (tensor := reference()) is not None]
@@ -84,10 +85,15 @@ class ShardStore:
 
     def _slices_of_new(self, weights: Sequence[Tensor], cuts: Sequence[Cut]) -> list[Tensor]:
         pairs = list(zip(weights, cuts, strict=True))
-        new = [(weight, cut) for weight, cut in pairs if self._arrives(weight, cut)]
-        kept = [(cut.path, reason) for weight, cut in new if (reason := self._release(weight, cut))]
+        for weight, cut in pairs:  # all of them, before any is released
+            require_as_compiled(weight, cut.signature, cut.path)
+            require_cuttable(weight, cut.path)
+        undecided = [(weight, cut) for weight, cut in pairs if self._arrives(weight, cut)]
+        kept = [
+            (weight, cut.path, reason) for weight, cut in undecided if (reason := self._decide(weight, cut))
+        ]
         if kept:
-            _warn(kept)
+            self._warn(kept)
         return [
             _slice_of_released(weight, cut)
             if isinstance(weight, Released)
@@ -96,41 +102,51 @@ class ShardStore:
         ]
 
     def _arrives(self, weight: Tensor, cut: Cut) -> bool:
-        """Judge an unreleased weight, and note that it is one of its storage's owners. Whether it is new."""
+        """Note an unreleased weight as one of its storage's owners. Whether it is still to be decided on."""
         if isinstance(weight, Released):
             return False
-        require_as_compiled(weight, cut.signature, cut.path)
-        require_cuttable(weight, cut.path)
-        arrived = self._arrived.setdefault(View.of(weight), _Arrived(cut.layout, []))
-        if any(weight is owner for owner in arrived.owners()):
-            return False
-        if not arrived.tensors:
+        view = View.of(weight)
+        if view not in self._arrived:
             self._forget_dead()
+        arrived = self._arrived.setdefault(view, _Arrived(cut.layout))
+        if any(weight is owner for owner in arrived.owners()):
+            return not arrived.kept
         arrived.tensors.append(ref(weight))
         return True
 
-    def _release(self, weight: Tensor, cut: Cut) -> str | None:
-        """Release the weight and the others of its view, or say why it is kept."""
-        if isinstance(weight, Released):  # with another of its view
+    def _decide(self, weight: Tensor, cut: Cut) -> str | None:
+        """Release the weight with the others of its view, or say why it is kept."""
+        if isinstance(weight, Released):  # it was one of the others
             return None
         view = View.of(weight)
-        owners = self._arrived[view].owners()
-        reason = self._reason_to_keep(weight, owners, cut.layout != self._arrived[view].layout)
-        if reason is None:
-            release(owners, cut.path, cut.layout)
+        arrived = self._arrived[view]
+        reason = self._reason_to_keep(weight, arrived, cut)
+        arrived.kept = reason is not None
+        if not arrived.kept:
+            release(arrived.owners(), cut.path, cut.layout)
             del self._arrived[view]
         return reason
 
-    def _reason_to_keep(self, weight: Tensor, owners: Sequence[Tensor], is_cut_otherwise: bool) -> str | None:
+    def _reason_to_keep(self, weight: Tensor, arrived: _Arrived, cut: Cut) -> str | None:
         if (reason := keep_reason(weight)) is not None:
             return reason
-        if is_cut_otherwise:
+        if cut.layout != arrived.layout:
             return "has a weight that another graph cuts in another way"
         if (reader := self.reader_of(weight)) is not None:
             return f"has a weight that another compiled graph reads in full (`{reader}`)"
-        if (others := unknown_owners(weight, owners)) > 0:
-            return f"has a weight whose storage {others} other tensors hold{owners_in_words(weight, owners)}"
-        return None
+        others = unknown_owners(weight, arrived.owners())
+        return f"has a weight whose storage has {others} other owners" if others else None
+
+    def _warn(self, kept: Sequence[tuple[Tensor, str, str]]) -> None:
+        for _, path, reason in kept:
+            logger.info("%s is kept in full: it %s", path, reason)
+        weight, path, reason = kept[0]
+        owners = owners_in_words(weight, self._arrived[View.of(weight)].owners())
+        logger.warning(
+            "%d weights are kept in full, and every step copies their slices. The first is %s: it %s%s. To "
+            "release them, drop what holds them before the first compiled step (all of them at level INFO)",
+            len(kept), path, reason, owners,
+        )  # fmt: skip
 
     def record_readers(self, weights: Iterable[tuple[Tensor, str]]) -> None:
         """Note that a compiled graph reads these weights in full, each for the named input."""
@@ -160,13 +176,3 @@ def _require_layout(shard: Shard, layout: Layout) -> None:
             f"{list(shard.layout.group.ranks)}; this graph needs dimension {layout.dim} over ranks "
             f"{list(layout.group.ranks)}. Compile with one oproj_tensor_parallel_size per model."
         )
-
-
-def _warn(kept: Sequence[tuple[str, str]]) -> None:
-    for path, reason in kept:
-        logger.info("%s is kept in full: it %s", path, reason)
-    logger.warning(
-        "%d weights are kept in full, and every step copies their slices. The first is %s: it %s. To release "
-        "them, drop what holds them before the first compiled step (all of them at level INFO)",
-        len(kept), kept[0][0], kept[0][1],
-    )  # fmt: skip

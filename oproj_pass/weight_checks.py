@@ -58,6 +58,8 @@ def require_as_compiled(weight: Tensor, expected: Signature, path: str) -> None:
 
 def require_cuttable(weight: Tensor, path: str) -> None:
     """Raise for an unreleased weight of which no slice can be cut, now that a call brings it."""
+    if isinstance(weight, Released):
+        return
     require_ready(weight, path)
     if (reason := cut_refusal(weight)) is not None:
         raise ConfigError(f"{path}: a weight that replaced the compiled one cannot be sharded: it {reason}")

@@ -50,8 +50,8 @@ def test_a_copy_is_the_plain_error(kind, made, copied):
     assert getattr(again, "__notes__", []) == getattr(error, "__notes__", [])
 
 
-def test_is_told_from_a_copy_by_pickle_only_where_it_must_be():
-    """The negative control: a class made for one error cannot be pickled."""
+def test_a_class_made_for_one_error_cannot_be_pickled():
+    """The negative control."""
     disguised = type("ConfigError", (errors.ConfigError,), {"__module__": errors.__name__})
     with pytest.raises(pickle.PicklingError, match="not the same object"):
         pickle.dumps(disguised(WORDS))

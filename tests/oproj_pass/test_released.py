@@ -37,6 +37,7 @@ MERGES = {
     "a rotation": lambda w: torch.eye(4) @ w,
     "a rotation by mm": lambda w: torch.mm(torch.eye(4), w),
     "a transpose": lambda w: w.T,
+    "by keyword": lambda w: torch.add(input=w, other=torch.ones(4, 6)),
 }
 
 

@@ -97,7 +97,7 @@ class TestKeeps:
         with caplog.at_level(logging.WARNING):
             slice_of(store, weight)
         assert is_kept(weight)
-        assert "layers.0.o_proj: it has a weight whose storage 1 other tensors hold" in caplog.text
+        assert "layers.0.o_proj: it has a weight whose storage has 1 other owners" in caplog.text
         weight.mul_(2)
         assert torch.equal(slice_of(store, weight), second_half(weight))  # and follows its values
         assert len(caplog.records) == 1
@@ -150,6 +150,15 @@ class TestKeeps:
 
 
 class TestRefuses:
+    def test_before_any_weight_of_the_call_is_touched(self):
+        store, weight, wrong = ShardStore(), parameter(4, 6), parameter(4, 8)
+        cuts = [cut(weight), cut(parameter(4, 6))]
+        with pytest.raises(ConfigError, match="a call brings"):
+            store.slices_of([weight, wrong], cuts)
+        assert is_kept(weight)
+        slice_of(store, weight)
+        assert isinstance(weight, Released)  # nor is it held against it later
+
     @pytest.mark.parametrize(
         "brought",
         [
