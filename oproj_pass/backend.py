@@ -27,6 +27,7 @@ from oproj_pass.passes.provenance import placeholders
 from oproj_pass.passes.stored import is_stored
 from oproj_pass.policy import GraphPolicy
 from oproj_pass.released import Layout, Released
+from oproj_pass.sharded_calls import announce
 from oproj_pass.store import ShardStore
 from oproj_pass.weight_guards import accept_released
 
@@ -95,7 +96,7 @@ def _bind(
         bindings.append((positions[weight], slice_of))
     accept_released(cuts)
     with _of_fixed_shape(inputs[weight] for weight in cuts):
-        return ShardedGraph(inner(gm, list(inputs.values())), bindings)
+        return ShardedGraph(inner(gm, list(inputs.values())), bindings, group)
 
 
 @contextmanager
@@ -118,12 +119,19 @@ def _releasing(layout: Layout, path: str) -> Callable[[Tensor], Tensor]:
 class ShardedGraph:
     """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
 
-    def __init__(self, inner: Compiled, bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]]) -> None:
+    def __init__(
+        self,
+        inner: Compiled,
+        bindings: Sequence[tuple[int, Callable[[Tensor], Tensor]]],
+        group: ShardGroup,
+    ) -> None:
         self.inner = inner
         self.bindings = tuple(bindings)
+        self.group = group
 
     def __call__(self, *args: Any) -> Any:
         """Run with the inputs that Dynamo brings, the full weights' parameters among them."""
+        announce(self.group)
         inputs = list(args)
         for position, slice_of in self.bindings:
             inputs[position] = slice_of(inputs[position])

@@ -12,7 +12,7 @@ from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.npugraph_ex import NpugraphEx
-from oproj_pass.runtime.seal import WeightWatch
+from oproj_pass.runtime.weights import WeightWatch
 
 
 class Brought(NamedTuple):

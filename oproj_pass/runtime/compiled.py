@@ -3,11 +3,11 @@
 Decides nothing about steps. A callable that Dynamo never compiled passes every check here.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
-from torch import nn
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, eval_frame, trace_rules
@@ -17,14 +17,15 @@ from torch._dynamo.types import ConvertFrameReturn
 from oproj_pass.errors import EagerStepError
 from oproj_pass.guard_failures import describe_failures, failed_guards
 from oproj_pass.runtime.dynamo_callback import in_place_of, substituting
+from oproj_pass.runtime.observe import Observation
 
 Call = Callable[[], Any]
 
 _SAFE_STANCES = ("default", "fail_on_recompile")
 
 
-def compile_call(call: Call, num_sizes: int) -> Any:
-    """Let ``call`` compile whatever it needs, and return its result.
+def compile_call(call: Call, num_sizes: int, observed: Observation) -> Any:
+    """Let ``call`` compile whatever it needs, and return its result; ``observed`` gets what ran.
 
     Dynamo may compile as often for each of ``num_sizes`` shapes as it may for one; by default it would run
     the ninth shape eager with no more than a warning. Beyond that, ``EagerStepError``. The limits are raised
@@ -40,8 +41,7 @@ def compile_call(call: Call, num_sizes: int) -> Any:
                 fail_on_recompile_limit_hit=True,
             ),
         ):
-            call()
-            return call()  # a first call may build something lazily, and the second then compiles again
+            return _compile(call, observed)
     except FailOnRecompileLimitHit as error:
         raise EagerStepError(
             f"{num_sizes} sizes need more than torch._dynamo.config.recompile_limit = {limit} compilations "
@@ -49,13 +49,25 @@ def compile_call(call: Call, num_sizes: int) -> Any:
         ) from error
 
 
-def let_compile_again(fn: Any, modules: Iterable[nn.Module]) -> None:
+def _compile(call: Call, observed: Observation) -> Any:
+    try:
+        with observed.observing():
+            call()
+    except EagerStepError:  # a sharded projection raises it in code that Dynamo gave up
+        if not observed.given_up:
+            raise
+    if observed.given_up:
+        _let_compile_again(observed.given_up)
+        call()
+    with observed.observing():
+        return call()  # a first call may build something lazily, and the second then compiles again
+
+
+def _let_compile_again(given_up: set[CodeType]) -> None:
     """Undo Dynamo's decision to run code eager for good, made when its recompile limit was used up."""
-    forwards = [type(part).forward for module in modules for part in module.modules()]
-    for function in (getattr(fn, "_torchdynamo_orig_callable", None), *forwards):
-        code = getattr(function, "__code__", None)
-        if code is not None and eval_frame._debug_get_cache_entry_list(code):
-            set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT))
+    for code in given_up:
+        set_code_exec_strategy(code, _FrameExecStrategy(_FrameAction.DEFAULT, _FrameAction.DEFAULT))
+    given_up.clear()
 
 
 def unsafe_stance() -> str | None:

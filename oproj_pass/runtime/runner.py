@@ -7,10 +7,9 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,20 +17,20 @@ from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan, GraphMode
 from oproj_pass.errors import ConfigError, EagerStepError
-from oproj_pass.groups import ShardGroup
+from oproj_pass.groups import ShardGroup, world_size
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.bring import Brought, LocalSteps
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.compiled import SealedCall, compile_call, let_compile_again
-from oproj_pass.runtime.device_graph import CallableGraphs, DeviceGraphs, Graph, device_graphs
+from oproj_pass.runtime.capture import SizeCapture
+from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
-from oproj_pass.runtime.npugraph_ex import NpugraphEx
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
-from oproj_pass.runtime.seal import WeightWatch, modules_of, shard_groups
+from oproj_pass.runtime.weights import WeightWatch
 from oproj_pass.runtime.wire import StepKind
+from oproj_pass.sharded_calls import groups_that_run
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +61,8 @@ class DecodeRunner:
             Inputs that are not tensors are constants of the captured graphs.
         pad: what unused rows of an input hold; 0 unless given. Use -1 for slots: capture runs on padding.
         output_rows: the dimension of the result's tensors that holds the rows, or one for each of them.
-        group: the ranks that must stay in step. By default those that the model's released weights are
-            sharded over, as found at capture; with ``release_weights=False`` it must be given.
+        group: the ranks that must stay in step. By default those that the graphs of ``oproj_npu`` which run
+            in it are sharded over, as seen at capture; a model that exchanges rows in another way needs it.
         graphs: how to capture; by default the device graphs of the inputs' device.
         timeout: seconds that a step waits for a peer. A lost peer is reported within three times that.
         capture_timeout: the same while capturing, where ranks compile at their own speed.
@@ -91,9 +90,9 @@ class DecodeRunner:
         self._rows, self._pad, self._outputs = dict(rows), dict(pad or {}), Outputs(output_rows)
         self._device_graphs = graphs
         self._graphs: dict[int, Graph] = {}
-        self._npugraph_ex = NpugraphEx()
         self._timeout, self._capture_timeout = timeout, capture_timeout
         self._peers: Peers | None = None
+        self._group_given = group is not None
         if group is not None:
             self._join(step_group(group, capture_timeout))
 
@@ -121,7 +120,10 @@ class DecodeRunner:
         if self._peers is not None:
             self._peers.meet_equally(StepKind.WARMUP, count_rows(inputs, self._rows))
         with self._failing_together("warm-up"), torch.inference_mode():
-            return self.fn(**inputs)
+            with groups_that_run() as groups:
+                result = self.fn(**inputs)
+            self._join_groups(groups)
+            return result
 
     def capture(self, example: Mapping[str, Any]) -> None:
         """Compile and capture every planned size, largest first, then seal the runner for serving.
@@ -138,17 +140,19 @@ class DecodeRunner:
         self.phase = Phase.CAPTURE
         with self._failing_together("capture"):
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
-            graphs = (
-                device_graphs(self._inputs.device) if self._device_graphs is None else self._device_graphs
-            )
-            let_compile_again(self.fn, modules_of(self.fn))
+            graphs = self._device_graphs or device_graphs(self._inputs.device)
+            capture = SizeCapture(self.fn, self.plan, self._inputs, self._outputs, graphs)
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
                 self._peers.meet_equally(StepKind.CAPTURE, size)
             with self._failing_together(f"capture of size {size}"):
-                self._graphs[size] = self._capture_size(size, graphs)
+                with groups_that_run() as groups:
+                    call = capture.compile(size)
+                self._join_groups(groups)
+                self._graphs[size] = capture.capture(call, size, sealed=self.armed)
+        self._warn_unless_known()
         dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
-        self._local = LocalSteps(self._inputs, dummy, WeightWatch(self.fn), self._npugraph_ex)
+        self._local = LocalSteps(self._inputs, dummy, WeightWatch(capture.observed), capture.npugraph_ex)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
@@ -217,30 +221,26 @@ class DecodeRunner:
         require_replay(step, size, self.plan)
         return size
 
-    def _capture_size(self, size: int, graphs: DeviceGraphs) -> Graph:
-        call: Callable[[], Any] = partial(self.fn, **self._inputs.arguments(size))
-        output = compile_call(call, len(self.plan.sizes))
-        self._outputs.require_fitting(output, size)
-        self._join_shards()
-        if self.armed:
-            call = SealedCall(call)
-            call()
-        num_sizes, num_left = len(self.plan.sizes), self.plan.sizes.index(size)
-        replaying = self._npugraph_ex.captured(call, num_sizes, num_left)
-        if replaying is None:
-            return graphs.capture(call)
-        return replaying if self.armed else CallableGraphs().capture(call)
-
-    def _join_shards(self) -> None:
-        """Stay in step with the ranks that the weights turned out to be sharded over."""
-        for group in shard_groups(self.fn):
+    def _join_groups(self, groups: Collection[ShardGroup]) -> None:
+        """Stay in step with the ranks that the graphs turned out to be sharded over."""
+        for group in groups:
             if self._peers is None:
                 self._join(ControlGroup(group))
             elif self._peers.group.ranks != group.ranks:
                 raise ConfigError(
-                    f"the runner's group is ranks {list(self._peers.group.ranks)}, but weights of the model "
-                    f"are sharded over ranks {list(group.ranks)}: give the runner that group"
+                    f"the runner's group is ranks {list(self._peers.group.ranks)}, but a graph of the model "
+                    f"is sharded over ranks {list(group.ranks)}: give the runner that group"
                 )
+
+    def _warn_unless_known(self) -> None:
+        world = world_size(None)
+        if self._peers is None and not self._group_given and world > 1:
+            logger.warning(
+                "%s: steps are not guarded. No sharded graph of the backend oproj_npu ran in this thread "
+                "while capturing, and no `group` was given, but the process group has %d ranks. If the model "
+                "exchanges rows between ranks, pass them as `group`; if not, pass a group of this rank alone",
+                self.name, world,
+            )  # fmt: skip
 
     def _join(self, group: StepGroup) -> None:
         if len(group.ranks) == 1:
