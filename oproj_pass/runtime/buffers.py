@@ -107,14 +107,15 @@ class PersistentInputs:
     ) -> None:
         sizes = tuple(sizes)
         _require_declared(example, rows, pad)
-        self.rows = {
-            name: RowBuffer(
-                name, example[name], _dimension(name, example[name], dim), pad.get(name, 0), sizes
-            )
-            for name, dim in rows.items()
-            if dim is not None
-        }
-        self.fixed = {name: FixedBuffer(name, example[name]) for name, dim in rows.items() if dim is None}
+        with torch.inference_mode(False), torch.no_grad():  # whatever the caller's mode: steps have their own
+            self.rows = {
+                name: RowBuffer(
+                    name, example[name], _dimension(name, example[name], dim), pad.get(name, 0), sizes
+                )
+                for name, dim in rows.items()
+                if dim is not None
+            }
+            self.fixed = {name: FixedBuffer(name, example[name]) for name, dim in rows.items() if dim is None}
         self.constants = {name: value for name, value in example.items() if name not in rows}
         self._names = frozenset(example)
         self.count_tokens(example)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-import torch
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
 from torch._dynamo import config as dynamo_config
 from torch._dynamo import convert_frame, eval_frame, trace_rules
@@ -33,13 +32,10 @@ def compile_call(call: Call, num_sizes: int, observed: Observation) -> Any:
     """
     limit = dynamo_config.recompile_limit
     try:
-        with (
-            torch.inference_mode(),
-            dynamo_config.patch(
-                recompile_limit=limit * num_sizes,
-                accumulated_recompile_limit=dynamo_config.accumulated_recompile_limit * num_sizes,
-                fail_on_recompile_limit_hit=True,
-            ),
+        with dynamo_config.patch(
+            recompile_limit=limit * num_sizes,
+            accumulated_recompile_limit=dynamo_config.accumulated_recompile_limit * num_sizes,
+            fail_on_recompile_limit_hit=True,
         ):
             return _compile(call, observed)
     except FailOnRecompileLimitHit as error:
@@ -90,7 +86,7 @@ class SealedCall:
 
     def __call__(self) -> Any:
         """Run the call; see the class for what it raises."""
-        with substituting(_refusing), torch.inference_mode():
+        with substituting(_refusing):
             return self._call()
 
 

@@ -23,7 +23,7 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
-from_stance: Callable[[Any], Any] = eval_frame._callback_from_stance
+from_stance: Callable[[Callback], Callback] = eval_frame._callback_from_stance
 
 
 def _from_thread(callback: Callback) -> Callback:

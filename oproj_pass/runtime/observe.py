@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _MODULE_CALL = nn.Module._call_impl.__code__
 # Dynamo calls each of its graphs through the wrapper of `torch._dynamo.disable`, which takes `args`.
-_GRAPH_CALL: CodeType = torch._dynamo.disable(lambda: None).__code__
+_GRAPH_CALL: CodeType = torch._dynamo.disable(lambda: None).__code__  # type: ignore[no-untyped-call]
 
 
 class Observation:
@@ -53,7 +53,8 @@ class Observation:
     @contextmanager
     def observing(self) -> Iterator[None]:
         """Add what runs inside, in this thread."""
-        prior, hook = sys.getprofile(), torch._dynamo.disable(self.note)  # it runs where Dynamo compiles
+        hook = torch.compiler.disable(self.note)  # type: ignore[no-untyped-call]  # it runs where Dynamo compiles
+        prior = sys.getprofile()
         with substituting(_compile_unobserved):
             sys.setprofile(hook)
             try:

@@ -145,7 +145,7 @@ class DecodeRunner:
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
                 self._peers.meet_equally(StepKind.CAPTURE, size)
-            with self._failing_together(f"capture of size {size}"):
+            with self._failing_together(f"capture of size {size}"), torch.inference_mode():
                 with groups_that_run() as groups:
                     call = capture.compile(size)
                 self._join_groups(groups)
@@ -205,8 +205,9 @@ class DecodeRunner:
             with torch.inference_mode():
                 return self.fn(**brought.inputs)
         try:
-            self._inputs.load(brought.inputs, brought.rows, size)
-            return self._outputs.trim(self._graphs[size].replay(), brought.rows, size)
+            with torch.inference_mode():  # writes any tensor, as capture did, in whatever mode the caller is
+                self._inputs.load(brought.inputs, brought.rows, size)
+                return self._outputs.trim(self._graphs[size].replay(), brought.rows, size)
         except Exception as error:
             if self._peers is None:
                 raise

@@ -19,7 +19,7 @@ from oproj_pass.runtime.observe import Observation
 class _Slot:
     """One place that holds a weight: ``table[name]``, with its ``path`` for messages and its address."""
 
-    table: dict[str, Tensor | None]
+    table: Mapping[str, Tensor | None]
     name: str
     path: str
     address: int
