@@ -44,6 +44,11 @@ class StepBound:
         """Tokens of the largest possible decode step, min(T, R * q)."""
         return min(self.max_num_batched_tokens, self.max_num_seqs * self.decode_query_len)
 
+    @property
+    def idle_tokens(self) -> int:
+        """Tokens that a rank without requests brings, one decode request's: min(T, q)."""
+        return min(self.max_num_batched_tokens, self.decode_query_len)
+
     def reachable_steps(self) -> tuple[int, ...]:
         """Token counts a uniform decode step can have, ascending.
 

@@ -15,11 +15,21 @@ _COMMENT = re.compile(r"\s+#.*")
 _NUMBER = re.compile(r"\d+/\d+: (?P<source>[^=]+?) == (?:-?\d\S*|True|False)$")
 
 
-def failed_guards(code: CodeType, f_locals: Mapping[str, Any], backend: Callable[..., Any]) -> list[str]:
-    """For each compiled version of ``code``, the first guard that these locals fail, newest first."""
+def failed_guards(
+    code: CodeType, f_locals: Mapping[str, Any], backend: Callable[..., Any] | None = None
+) -> list[str]:
+    """For each compiled version of ``code``, the first guard that these locals fail, newest first.
+
+    ``backend``: what would compile it; by default the same as before.
+    """
     reasons = (
         get_guard_fail_reason(
-            entry.guard_manager, entry.code, dict(f_locals), entry.compile_id, backend, skip_logging=True
+            entry.guard_manager,
+            entry.code,
+            dict(f_locals),
+            entry.compile_id,
+            entry.backend if backend is None else backend,
+            skip_logging=True,
         )
         for entry in eval_frame._debug_get_cache_entry_list(code)
     )
@@ -28,7 +38,8 @@ def failed_guards(code: CodeType, f_locals: Mapping[str, Any], backend: Callable
 
 def describe_failures(guards: Sequence[str]) -> str:
     """The guards in one line, and the remedy where one of them holds a Python number."""
-    return f"guard {'; '.join(guards)}{number_remedy(guards)}"
+    remedy = number_remedy(guards)
+    return f"guard {'; '.join(guards)}" + (f". {remedy}" if remedy else "")
 
 
 def number_remedy(guards: Sequence[str]) -> str:
@@ -36,7 +47,7 @@ def number_remedy(guards: Sequence[str]) -> str:
     for guard in guards:
         if match := _NUMBER.match(guard):
             return (
-                f". `{match['source']}` is a Python number, and compiled code holds the value it had. If it "
+                f"`{match['source']}` is a Python number, and compiled code holds the value it had. If it "
                 "changes between steps, pass it as a tensor: a buffer that is written in place, or a tensor "
                 "input"
             )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oproj_pass.errors import ConfigError
+from oproj_pass.runtime.constants import is_same_constant, require_constant
 
 Pad = int | float | bool
 
@@ -145,11 +146,17 @@ class PersistentInputs:
         return num_tokens
 
     def changed_constant(self, inputs: Mapping[str, Any]) -> str | None:
-        """The first constant that differs from the captured one, in words; graphs hold the captured one."""
+        """The first constant that differs from the captured one, in words; graphs hold the captured one.
+
+        Raises ``ConfigError`` for one that now holds a tensor.
+        """
         for name, captured in self.constants.items():
             value = inputs[name]
-            if value is not captured and (type(value) is not type(captured) or value != captured):
-                return f"input {name!r} is {value!r}, the graphs were captured with {captured!r}"
+            if value is not captured and not is_same_constant(name, value, captured):
+                return (
+                    f"input {name!r} is {value!r}, the graphs were captured with {captured!r}. Pass it as a "
+                    "tensor, declared in `rows` (None: it has no rows), or build a runner for each value"
+                )
         return None
 
     def load(self, inputs: Mapping[str, Any], num_tokens: int, size: int) -> None:
@@ -193,6 +200,8 @@ def _require_declared(
                 f"tensor input {name!r} of shape {tuple(value.shape)} is not declared: say in `rows` which "
                 "of its dimensions holds a row for each token, or None if no dimension does"
             )
+        if name not in rows:
+            require_constant(name, value)
     if all(dim is None for dim in rows.values()):
         raise ConfigError("`rows` declares no input with rows, so a step has no token count")
     for name in pad:

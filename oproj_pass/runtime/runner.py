@@ -151,7 +151,7 @@ class DecodeRunner:
                 self._join_groups(groups)
                 self._graphs[size] = capture.capture(call, size, sealed=self.armed)
         self._warn_unless_known()
-        dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
+        dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
         self._local = LocalSteps(self._inputs, dummy, WeightWatch(capture.observed), capture.npugraph_ex)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)

@@ -85,6 +85,27 @@ def test_a_failing_guard_is_refused_by_name(compiled, batch, breaks):
         runner.step({"x": batch(3)})
 
 
+def test_a_number_of_the_model_that_changed_is_to_be_a_tensor(compiled, batch):
+    runner, model = compiled(plan_capture(StepBound(4, 64), sizes=[4]))
+    model.gain = 3
+    with pytest.raises(EagerStepError, match=r"`self\.gain` is a Python number.*pass it as a tensor"):
+        runner.step({"x": batch(3)})
+
+
+def test_a_number_that_grows_at_every_call_is_named_at_capture(plan, peer, batch):
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.calls
+
+    fn = torch.compile(Counting(), backend="eager", dynamic=False)
+    runner = DecodeRunner(fn, plan, rows={"x": 0}, group=peer)
+    with pytest.raises(EagerStepError, match=r"`self\.calls` is a Python number.*pass it as a tensor"):
+        runner.capture({"x": batch(1)})
+
+
 def test_alone_a_failing_guard_recompiles(compiled, batch):
     runner, model = compiled(group=None)
     model.gain = 3
