@@ -45,8 +45,9 @@ class RowBuffer:
         tail.fill_(self.pad)
 
     def padding(self, rows: int) -> Tensor:
-        """A value of ``rows`` rows of padding."""
-        return torch.full(self._shape_of(rows), self.pad, dtype=self.dtype, device=self.device)
+        """A value of ``rows`` rows of padding, in the memory of one element."""
+        element = torch.full((), self.pad, dtype=self.dtype, device=self.device)
+        return element.expand(self._shape_of(rows))
 
     def _count_rows(self, shape: torch.Size) -> int:
         rows = shape[self.dim] if len(shape) == len(self._shape) else -1
