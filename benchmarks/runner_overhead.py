@@ -78,17 +78,15 @@ def measure(rounds):
     )
     runner.capture(batch(1))
     inputs, padded = batch(TOKENS), runner._inputs.arguments(SIZE)
-    agreed = runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL)
+    agreed = runner._peers.agree(StepKind.STEP, TOKENS, GraphMode.FULL)
     output = runner._graphs[SIZE].replay()
     with torch.inference_mode():
         parts = {
             "the compiled function, called directly": partial(fn, **padded),
             "a step of the runner": partial(runner.step, inputs),
-            "check inputs, constants, stance and weights": lambda: runner._local.bring(
-                inputs, None, GraphMode.FULL, True
-            ),
-            "  of which where the weights are": runner._local._weights.moved,
-            "agree, without the network": lambda: runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL),
+            "check inputs, constants, stance and weights": lambda: runner._checks.check(inputs),
+            "  of which where the weights are": runner._checks._checks[1],
+            "agree, without the network": lambda: runner._peers.agree(StepKind.STEP, TOKENS, GraphMode.FULL),
             "dispatch": lambda: PLAN.dispatch(TOKENS),
             "guard": lambda: require_replay(agreed, SIZE, PLAN),
             "copy into persistent inputs, pad": lambda: runner._inputs.load(inputs, TOKENS, SIZE),

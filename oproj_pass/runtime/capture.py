@@ -10,12 +10,10 @@ from typing import Any
 from oproj_pass.capture import CapturePlan
 from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.compiled import SealedCall, compile_call
-from oproj_pass.runtime.device_graph import CallableGraphs, DeviceGraphs, Graph
-from oproj_pass.runtime.npugraph_ex import NpugraphEx
+from oproj_pass.runtime.device_graph import Call, DeviceGraphs, Graph
+from oproj_pass.runtime.npugraph_ex import NpugraphExGraphs
 from oproj_pass.runtime.observe import Observation
 from oproj_pass.runtime.outputs import Outputs
-
-Call = Callable[[], Any]
 
 
 class SizeCapture:
@@ -30,8 +28,8 @@ class SizeCapture:
         graphs: DeviceGraphs,
     ) -> None:
         self._fn, self._plan, self._inputs, self._outputs = fn, plan, inputs, outputs
-        self._graphs = graphs
-        self.npugraph_ex = NpugraphEx()
+        self._device_graphs = graphs
+        self._graphs: NpugraphExGraphs | None = None
         self.observed = Observation()
 
     def compile(self, size: int) -> Call:
@@ -41,13 +39,15 @@ class SizeCapture:
         self._outputs.require_fitting(output, size)
         return call
 
-    def capture(self, call: Call, size: int, *, sealed: bool) -> Graph:
+    def capture(self, call: Call, *, sealed: bool) -> Graph:
         """The graph of a compiled call; ``sealed``: its replays may neither compile nor capture again."""
         if sealed:
             call = SealedCall(call)
             call()
-        num_sizes, num_left = len(self._plan.sizes), self._plan.sizes.index(size)
-        replaying = self.npugraph_ex.captured(call, num_sizes, num_left)
-        if replaying is None:
-            return self._graphs.capture(call)
-        return replaying if sealed else CallableGraphs().capture(call)
+        if self._graphs is None:
+            self._graphs = NpugraphExGraphs(self._device_graphs, len(self._plan.sizes), replay_only=sealed)
+        return self._graphs.capture(call)
+
+    def cannot_replay(self) -> str | None:
+        """Why the captured graphs may not be replayed any more."""
+        return self._graphs.cannot_replay() if self._graphs else None

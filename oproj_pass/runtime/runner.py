@@ -7,7 +7,7 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -16,18 +16,20 @@ import torch
 from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan, GraphMode
-from oproj_pass.errors import ConfigError, EagerStepError
-from oproj_pass.groups import ShardGroup, world_size
+from oproj_pass.errors import EagerStepError
+from oproj_pass.groups import ShardGroup
 from oproj_pass.runtime.agree import AgreedStep
-from oproj_pass.runtime.bring import Brought, LocalSteps
+from oproj_pass.runtime.arming import joined_group, warn_unguarded
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
 from oproj_pass.runtime.capture import SizeCapture
+from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
-from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
 from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
+from oproj_pass.runtime.local_step import LocalStep, StepChecks
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
+from oproj_pass.runtime.step_group import StepGroup, step_group
 from oproj_pass.runtime.weights import WeightWatch
 from oproj_pass.runtime.wire import StepKind
 from oproj_pass.sharded_calls import groups_that_run
@@ -92,9 +94,7 @@ class DecodeRunner:
         self._graphs: dict[int, Graph] = {}
         self._timeout, self._capture_timeout = timeout, capture_timeout
         self._peers: Peers | None = None
-        self._group_given = group is not None
-        if group is not None:
-            self._join(step_group(group, capture_timeout))
+        self._join(None if group is None else step_group(group, capture_timeout))
 
     @property
     def armed(self) -> bool:
@@ -102,9 +102,9 @@ class DecodeRunner:
         return self._peers is not None
 
     @property
-    def num_meetings(self) -> int:
+    def num_agreements(self) -> int:
         """Collectives this runner issued on the CPU, one a step; equal on every rank of the group."""
-        return self._peers.num_meetings if self._peers else 0
+        return self._peers.num_agreements if self._peers else 0
 
     @property
     def last_step(self) -> AgreedStep | None:
@@ -118,11 +118,11 @@ class DecodeRunner:
         """
         self._require_phase(Phase.WARMUP, "warm_up")
         if self._peers is not None:
-            self._peers.meet_equally(StepKind.WARMUP, count_rows(inputs, self._rows))
+            self._peers.require_equal(StepKind.WARMUP, count_rows(inputs, self._rows))
         with self._failing_together("warm-up"), torch.inference_mode():
             with groups_that_run() as groups:
                 result = self.fn(**inputs)
-            self._join_groups(groups)
+            self._join(joined_group(self._group, groups))
             return result
 
     def capture(self, example: Mapping[str, Any]) -> None:
@@ -144,15 +144,17 @@ class DecodeRunner:
             capture = SizeCapture(self.fn, self.plan, self._inputs, self._outputs, graphs)
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
-                self._peers.meet_equally(StepKind.CAPTURE, size)
+                self._peers.require_equal(StepKind.CAPTURE, size)
             with self._failing_together(f"capture of size {size}"), torch.inference_mode():
                 with groups_that_run() as groups:
                     call = capture.compile(size)
-                self._join_groups(groups)
-                self._graphs[size] = capture.capture(call, size, sealed=self.armed)
-        self._warn_unless_known()
+                self._join(joined_group(self._group, groups))
+                self._graphs[size] = capture.capture(call, sealed=self.armed)
+        if self._group is None:
+            warn_unguarded(self.name)
         dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
-        self._local = LocalSteps(self._inputs, dummy, WeightWatch(capture.observed), capture.npugraph_ex)
+        weights = WeightWatch(capture.observed)
+        self._checks = StepChecks(self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
@@ -179,7 +181,11 @@ class DecodeRunner:
             EagerStepError: a rank cannot replay; names it and why. The next step may be tried.
             GroupMismatchError: a rank is missing, failed, or is not at this step. The runner has stopped.
         """
-        return self._serve(lambda: self._local.bring(inputs, num_tokens, mode, uniform_decode))
+        return self._serve(
+            lambda: self._checks.check(
+                inputs, num_tokens=num_tokens, mode=mode, uniform_decode=uniform_decode
+            )
+        )
 
     def idle_step(self, current: Mapping[str, Any]) -> None:
         """Take part in a step without requests, with a dummy batch of one decode request's tokens.
@@ -190,61 +196,42 @@ class DecodeRunner:
 
         Raises like ``step``: an idle rank that ran a refused step eager would be the one that hangs.
         """
-        self._serve(lambda: self._local.bring_idle(current))
+        self._serve(lambda: self._checks.check_idle(current))
 
-    def _serve(self, bring: Callable[[], Brought]) -> Any:
+    def _serve(self, check: Callable[[], LocalStep]) -> Any:
         self._require_phase(Phase.SERVING, "step")
         try:
-            brought = bring()
+            local = check()
         except Exception as error:
             if self._peers is not None:
-                self._peers.meet(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
+                self._peers.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
             raise
-        size = self._dispatch(brought)
+        size = self._dispatch(local)
         if size is None:
             with torch.inference_mode():
-                return self.fn(**brought.inputs)
+                return self.fn(**local.inputs)
         try:
             with torch.inference_mode():  # writes any tensor, as capture did, in whatever mode the caller is
-                self._inputs.load(brought.inputs, brought.rows, size)
-                return self._outputs.trim(self._graphs[size].replay(), brought.rows, size)
+                self._inputs.load(local.inputs, local.num_rows, size)
+                return self._outputs.trim(self._graphs[size].replay(), local.num_rows, size)
         except Exception as error:
             if self._peers is None:
                 raise
             self._peers.fail("replay", error)
 
-    def _dispatch(self, brought: Brought) -> int | None:
+    def _dispatch(self, local: LocalStep) -> int | None:
         """The captured size to replay; None, which is eager, only where there is no group."""
         if self._peers is None:
-            return None if brought.mode is GraphMode.NONE else self.plan.dispatch(brought.num_tokens)
-        step = self._peers.meet(StepKind.STEP, brought.num_tokens, brought.mode, brought.words)
+            return None if local.mode is GraphMode.NONE else self.plan.dispatch(local.num_tokens)
+        step = self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
         size = self.plan.dispatch(step.agreement.num_tokens)
         require_replay(step, size, self.plan)
         return size
 
-    def _join_groups(self, groups: Collection[ShardGroup]) -> None:
-        """Stay in step with the ranks that the graphs turned out to be sharded over."""
-        for group in groups:
-            if self._peers is None:
-                self._join(ControlGroup(group))
-            elif self._peers.group.ranks != group.ranks:
-                raise ConfigError(
-                    f"the runner's group is ranks {list(self._peers.group.ranks)}, but a graph of the model "
-                    f"is sharded over ranks {list(group.ranks)}: give the runner that group"
-                )
-
-    def _warn_unless_known(self) -> None:
-        world = world_size(None)
-        if self._peers is None and not self._group_given and world > 1:
-            logger.warning(
-                "%s: steps are not guarded. No sharded graph of the backend oproj_npu ran in this thread "
-                "while capturing, and no `group` was given, but the process group has %d ranks. If the model "
-                "exchanges rows between ranks, pass them as `group`; if not, pass a group of this rank alone",
-                self.name, world,
-            )  # fmt: skip
-
-    def _join(self, group: StepGroup) -> None:
-        if len(group.ranks) == 1:
+    def _join(self, group: StepGroup | None) -> None:
+        """Agree with the ranks of ``group`` from now on, if there is more than one."""
+        self._group = group
+        if self._peers is not None or group is None or len(group.ranks) == 1:
             return
         self._peers = Peers(group, self.name, self._timeout, self._capture_timeout)
         if self.plan.warning is not None:

@@ -149,7 +149,7 @@ def soak(num_steps):
             runner.idle_step({})
         if step % 1000 == 0:
             memory.append((live_tensors(), resident_kib()))
-    return worst, memory, runner.num_meetings
+    return worst, memory, runner.num_agreements
 
 
 def live_tensors():
