@@ -24,32 +24,18 @@ class RowBuffer:
     """The memory of one input that has a row for each token."""
 
     def __init__(self, name: str, example: Tensor, dim: int, pad: Pad, sizes: Iterable[int]) -> None:
-        self.name, self.dim, self.pad, self.dtype = name, dim, pad, example.dtype
+        self.name, self.dim, self.dtype = name, dim, example.dtype
         self.device, self._shape = example.device, tuple(example.shape)
         sizes = sorted(sizes)
         flat = torch.empty(self._count(sizes[-1]), dtype=example.dtype, device=example.device)
         self.views = {size: flat[: self._count(size)].view(self._shape_of(size)) for size in sizes}
         flat.fill_(pad)
-        self._rows_in = lru_cache(_REMEMBERED_SHAPES)(self._count_rows)
-        self._parts = lru_cache(_REMEMBERED_SHAPES)(self._split)
+        self._padding = torch.full((), pad, dtype=self.dtype, device=self.device)
 
     def rows_of(self, value: Any) -> int:
         """Rows that ``value`` brings; raises ``ConfigError`` if it cannot fill this buffer."""
         _require_tensor(self.name, value, self.dtype)
-        return self._rows_in(value.shape)
-
-    def load(self, value: Tensor, rows: int, size: int) -> None:
-        """Copy ``value`` in, and overwrite every row that it does not bring with the pad value."""
-        head, tail = self._parts(rows, size)
-        head.copy_(value)
-        tail.fill_(self.pad)
-
-    def padding(self, rows: int) -> Tensor:
-        """A value of ``rows`` rows of padding, in the memory of one element."""
-        element = torch.full((), self.pad, dtype=self.dtype, device=self.device)
-        return element.expand(self._shape_of(rows))
-
-    def _count_rows(self, shape: torch.Size) -> int:
+        shape = value.shape
         rows = shape[self.dim] if len(shape) == len(self._shape) else -1
         if shape != self._shape_of(rows):
             wanted = ["num_tokens" if d == self.dim else str(n) for d, n in enumerate(self._shape)]
@@ -57,10 +43,15 @@ class RowBuffer:
                 f"input {self.name!r} has shape {tuple(shape)}, required is ({', '.join(wanted)}) as in the "
                 "example it was captured with"
             )
-        return rows
+        return int(rows)
 
-    def _split(self, rows: int, size: int) -> tuple[Tensor, ...]:
+    def parts(self, rows: int, size: int) -> tuple[Tensor, ...]:
+        """The first ``rows`` rows of the memory that the graph of ``size`` reads, and the others."""
         return self.views[size].split_with_sizes([rows, size - rows], self.dim)
+
+    def padding(self, rows: int) -> Tensor:
+        """A value of ``rows`` rows of padding, in the memory of one element."""
+        return self._padding.expand(self._shape_of(rows))
 
     def _shape_of(self, rows: int) -> tuple[int, ...]:
         return (*self._shape[: self.dim], rows, *self._shape[self.dim + 1 :])
@@ -120,6 +111,9 @@ class PersistentInputs:
             self.fixed = {name: FixedBuffer(name, example[name]) for name, dim in rows.items() if dim is None}
         self.constants = {name: value for name, value in example.items() if name not in rows}
         self._names = frozenset(example)
+        self._tensors = (*self.rows, *self.fixed)
+        self._fitting: dict[tuple[Any, ...], int] = {}
+        self._destinations = lru_cache(_REMEMBERED_SHAPES)(self._split)
         self.count_tokens(example)
 
     @property
@@ -133,10 +127,19 @@ class PersistentInputs:
             raise ConfigError(
                 f"inputs are {sorted(inputs)}, captured with {sorted(self._names)}: bring the same names"
             )
-        counts = {name: buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()}
-        num_tokens = next(iter(counts.values()))
-        if any(count != num_tokens for count in counts.values()):
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        values = [inputs[name] for name in self._tensors]
+        forms = tuple([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
+        if forms not in self._fitting:
+            if len(self._fitting) == _REMEMBERED_SHAPES:
+                self._fitting.clear()
+            self._fitting[forms] = self._count_tokens(inputs)
+        return self._fitting[forms]
+
+    def _count_tokens(self, inputs: Mapping[str, Any]) -> int:
+        counts = [buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()]
+        num_tokens = counts[0]
+        if counts.count(num_tokens) != len(counts):
+            listed = ", ".join(f"{name} {count}" for name, count in zip(self.rows, counts, strict=True))
             raise ConfigError(
                 f"inputs bring different token counts: {listed}. Every row-shaped input needs one row for "
                 "each token (a padded draft pads all of them); declare another dimension, or None, in `rows` "
@@ -162,10 +165,18 @@ class PersistentInputs:
 
     def load(self, inputs: Mapping[str, Any], num_tokens: int, size: int) -> None:
         """Copy the inputs into the memory that the graph of ``size`` reads, padding the other rows."""
-        for name, buffer in self.rows.items():
-            buffer.load(inputs[name], num_tokens, size)
-        for name, fixed in self.fixed.items():
-            fixed.tensor.copy_(inputs[name])
+        destinations, padding = self._destinations(num_tokens, size)
+        values = [inputs[name] for name in self._tensors]
+        torch._foreach_copy_(destinations, values + padding)
+
+    def _split(self, num_tokens: int, size: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Where the values of a step go, then its padding, and that padding."""
+        parts = [buffer.parts(num_tokens, size) for buffer in self.rows.values()]
+        destinations = [head for head, _ in parts] + [fixed.tensor for fixed in self.fixed.values()]
+        if num_tokens == size:
+            return destinations, []
+        padding = [buffer.padding(size - num_tokens) for buffer in self.rows.values()]
+        return destinations + [tail for _, tail in parts], padding
 
     def arguments(self, size: int) -> dict[str, Any]:
         """The arguments of a call of ``size`` rows: the persistent tensors and the constants."""

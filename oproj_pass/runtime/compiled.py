@@ -4,6 +4,7 @@ Decides nothing about steps. A callable that Dynamo never compiled passes every 
 """
 
 from collections.abc import Callable
+from functools import cache
 from types import CodeType
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch._dynamo.types import ConvertFrameReturn
 
 from oproj_pass.errors import EagerStepError
 from oproj_pass.guard_failures import describe_failures, failed_guards
-from oproj_pass.runtime.dynamo_callback import in_place_of, substituting
+from oproj_pass.runtime.dynamo_callback import in_place_of, thread
 from oproj_pass.runtime.observe import Observation
 
 Call = Callable[[], Any]
@@ -83,11 +84,18 @@ class SealedCall:
 
     def __init__(self, call: Call) -> None:
         self._call = call
+        self._refusing = cache(_refusing)  # asked for at every call, with the same few callbacks
 
     def __call__(self) -> Any:
         """Run the call; see the class for what it raises."""
-        with substituting(_refusing):
+        prior, thread.substitute = (
+            thread.substitute,
+            self._refusing,
+        )  # as `substituting`, in a tenth of the time
+        try:
             return self._call()
+        finally:
+            thread.substitute = prior
 
 
 def _refusing(callback: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,8 +8,10 @@ given (in whichever module of the process they are), and the shards of released 
 import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import is_
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 
 from oproj_pass.released import Released
 from oproj_pass.runtime.observe import Observation
@@ -19,9 +21,10 @@ from oproj_pass.runtime.observe import Observation
 class _Slot:
     """One place that holds a weight: ``table[name]``, with its ``path`` for messages and its address."""
 
-    table: Mapping[str, Tensor | None]
+    table: dict[str, Any]
     name: str
     path: str
+    weight: Tensor
     address: int
 
 
@@ -30,17 +33,32 @@ class WeightWatch:
 
     def __init__(self, observed: Observation) -> None:
         self._slots = list(_slots_of(observed))
-        self._cells = [(slot.table, slot.name, slot.address) for slot in self._slots]
+        weights = [slot.weight for slot in self._slots]
+        self._tables = [slot.table for slot in self._slots]
+        self._names = [slot.name for slot in self._slots]
+        self._weights = weights
+        self._values = [weight.shard.tensor if isinstance(weight, Released) else weight for weight in weights]
+        self._emptied = [weight.shard.storage for weight in weights if isinstance(weight, Released)]
+        self._addresses = list(map(Tensor.data_ptr, self._values))
 
     def moved(self) -> str | None:
         """The first weight that is not where it was, in words."""
-        for position, (table, name, address) in enumerate(self._cells):
-            if _address(table.get(name)) != address:
-                return (
-                    f"{self._slots[position].path} moved to another address since it was captured. Write new "
-                    "values in place (copy_, load_state_dict), or build a new runner"
-                )
-        return None
+        if self._untouched():
+            return None
+        moved = (slot.path for slot in self._slots if _address(slot.table.get(slot.name)) != slot.address)
+        path = next(moved, None)
+        return path and (
+            f"{path} moved to another address since it was captured. Write new values in place (copy_, "
+            "load_state_dict), or build a new runner"
+        )
+
+    def _untouched(self) -> bool:
+        """Whether nothing at all was done to the weights; quick, for this is asked at every step."""
+        return (
+            all(map(is_, map(dict.get, self._tables, self._names), self._weights))
+            and list(map(Tensor.data_ptr, self._values)) == self._addresses
+            and not any(map(UntypedStorage.nbytes, self._emptied))
+        )
 
 
 def _slots_of(observed: Observation) -> Iterator[_Slot]:
@@ -49,10 +67,10 @@ def _slots_of(observed: Observation) -> Iterator[_Slot]:
     ran = {part for module in observed.modules for part in module.modules()}
     slots = [slot for module in ran for slot in _slots(module, paths)]
     yield from slots
-    elsewhere = observed.graph_weights.keys() - {id(slot.table[slot.name]) for slot in slots}
+    elsewhere = observed.graph_weights.keys() - {id(slot.weight) for slot in slots}
     if elsewhere:
         others = (slot for module in paths if module not in ran for slot in _slots(module, paths))
-        yield from (slot for slot in others if id(slot.table[slot.name]) in elsewhere)
+        yield from (slot for slot in others if id(slot.weight) in elsewhere)
 
 
 def _paths() -> dict[nn.Module, str]:
@@ -64,11 +82,12 @@ def _paths() -> dict[nn.Module, str]:
 
 
 def _slots(module: nn.Module, paths: Mapping[nn.Module, str]) -> Iterator[_Slot]:
-    for table in (module._parameters, module._buffers):
+    tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+    for table in tables:
         for name, weight in table.items():
             if weight is not None:
                 path = f"{paths.get(module, '')}.{name}".removeprefix(".").removeprefix("_orig_mod.")
-                yield _Slot(table, name, path, _address(weight))
+                yield _Slot(table, name, path, weight, _address(weight))
 
 
 def _address(weight: Tensor | None) -> int:
