@@ -1,4 +1,4 @@
-"""What a decode step costs beyond the model: the runner's parts, next to the compiled call itself.
+"""What a decode step costs beyond the model, and where it goes, next to the compiled call itself.
 
     python benchmarks/runner_overhead.py
 
@@ -19,10 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from oproj_pass.capture import GraphMode, StepBound, plan_capture
+from oproj_pass.capture import StepBound, plan_capture
 from oproj_pass.groups import shard_group
-from oproj_pass.runtime import ControlGroup, DecodeRunner, Replies, StepKind
-from oproj_pass.runtime.guard import require_replay
+from oproj_pass.runtime import ControlGroup, DecodeRunner, Replies
 
 HIDDEN, TOKENS, SIZE = 64, 13, 16
 PLAN = plan_capture(StepBound(SIZE, 4096), sizes=[1, 2, 4, 8, SIZE])
@@ -71,48 +70,60 @@ def microseconds(calls, rounds):
     return {name: min(values) for name, values in times.items()}
 
 
+class Timed:
+    """Stands in for a method of ``owner``, and keeps the time of each call."""
+
+    def __init__(self, owner, method):
+        self.call, self.times = getattr(owner, method), []
+        setattr(owner, method, self)
+
+    def __call__(self, *args, **kwargs):
+        start = time.perf_counter()
+        result = self.call(*args, **kwargs)
+        self.times.append((time.perf_counter() - start) * 1e6)
+        return result
+
+
 def measure(rounds):
+    """Least times: of a direct call and of a step, by turns, and of each part inside such a step."""
     fn = torch.compile(Model().eval(), backend="eager", dynamic=False, fullgraph=True)
     runner = DecodeRunner(
         fn, PLAN, rows={"x": 0, "positions": 0, "slots": 0}, pad={"slots": -1}, group=InstantPeer()
     )
     runner.capture(batch(1))
-    inputs, padded = batch(TOKENS), runner._inputs.arguments(SIZE)
-    agreed = runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL)
-    output = runner._graphs[SIZE].replay()
+    inputs = batch(TOKENS)
     with torch.inference_mode():
-        parts = {
-            "the compiled function, called directly": partial(fn, **padded),
-            "a step of the runner": partial(runner.step, inputs),
-            "check inputs, constants, stance and weights": lambda: runner._local.bring(
-                inputs, None, GraphMode.FULL, True
-            ),
-            "  of which where the weights are": runner._local._weights.moved,
-            "agree, without the network": lambda: runner._peers.meet(StepKind.STEP, TOKENS, GraphMode.FULL),
-            "dispatch": lambda: PLAN.dispatch(TOKENS),
-            "guard": lambda: require_replay(agreed, SIZE, PLAN),
-            "copy into persistent inputs, pad": lambda: runner._inputs.load(inputs, TOKENS, SIZE),
-            "replay": runner._graphs[SIZE].replay,
-            "trim": lambda: runner._outputs.trim(output, TOKENS, SIZE),
+        calls = {
+            "direct": partial(fn, **runner._inputs.arguments(SIZE)),
+            "step": partial(runner.step, inputs),
         }
-        return microseconds(parts, rounds)
+        whole = microseconds(calls, rounds)
+        parts = {
+            "check inputs, constants, stance and weights": Timed(runner._checks, "check"),
+            "agree, without the network": Timed(runner._peers, "agree"),
+            "copy into persistent inputs, pad": Timed(runner._inputs, "load"),
+            "replay": Timed(runner._graphs[SIZE], "replay"),
+            "trim": Timed(runner._outputs, "trim"),
+        }
+        microseconds(calls, rounds)
+    return whole, {name: min(part.times) for name, part in parts.items()}
 
 
-def report(times):
-    direct, step, check, _, agree, dispatch, guard, copy, replay, trim = times.values()
+def report(whole, parts):
+    direct, step = whole["direct"], whole["step"]
     table = Table(title=f"One decode step: {TOKENS} tokens at size {SIZE}, three inputs, least time")
     table.add_column("part")
     table.add_column("µs", justify="right")
     table.add_column("of the direct call", justify="right")
-    for name, value in times.items():
+    table.add_row("the compiled function, called directly", f"{direct:.1f}", "1.00x")
+    table.add_row("a step of the runner", f"{step:.1f}", f"{step / direct:.2f}x")
+    table.add_section()
+    parts["between them: dispatch, guard, autograd mode"] = step - sum(parts.values())
+    for name, value in parts.items():
         table.add_row(name, f"{value:.1f}", f"{value / direct:.2f}x")
     table.add_section()
-    alone = check + dispatch + guard + copy + trim + replay - direct
-    for name, value in {
-        "overhead, agreement aside: sum of the parts": alone,
-        "overhead, agreement aside: step less direct": step - direct - agree,
-    }.items():
-        table.add_row(f"[bold]{name}", f"[bold]{value:.1f}", f"{value / direct:.2f}x")
+    overhead = step - direct - parts["agree, without the network"]
+    table.add_row("[bold]overhead, agreement aside", f"[bold]{overhead:.1f}", f"{overhead / direct:.2f}x")
     Console().print(table)
 
 
@@ -148,7 +159,7 @@ def main():
     parser.add_argument("--port", type=int, default=29577)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    report(measure(options.rounds))
+    report(*measure(options.rounds))
     for world in options.ranks:
         arguments = (world, options.port, max(50, options.rounds // 10))
         workers = [

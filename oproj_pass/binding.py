@@ -24,6 +24,7 @@ from oproj_pass.inner import Compiled, Compiler
 from oproj_pass.passes import ShardedRegion, TensorAxis
 from oproj_pass.passes.stored import is_stored
 from oproj_pass.shard import Layout, Signature
+from oproj_pass.sharded_calls import announce
 from oproj_pass.store import Cut, ShardStore
 from oproj_pass.weight_guards import accept_released
 
@@ -116,6 +117,7 @@ class ShardedGraph:
         inputs = list(args)
         with self._calls.preparing(args):
             slices = self._slices([inputs[position] for position in self._positions])
+        announce(self._calls.group)
         for position, slice_ in zip(self._positions, slices, strict=True):
             inputs[position] = slice_
         return self.inner(*inputs)

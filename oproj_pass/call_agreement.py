@@ -35,6 +35,11 @@ class CallAgreement:
         self._path, self._rows, self._digest, self._timeout = path, rows, digest, timeout
         self._ran = False
 
+    @property
+    def group(self) -> ShardGroup:
+        """The ranks that exchange rows in the graph now."""
+        return self._group
+
     @contextmanager
     def preparing(self, arguments: Sequence[Any]) -> Iterator[None]:
         """Prepare a call inside; on leaving, every rank has, and brings an equal graph and equal row counts.

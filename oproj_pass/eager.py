@@ -12,6 +12,8 @@ from torch._dynamo import config as dynamo_config
 from torch._dynamo import eval_frame
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from oproj_pass.guard_failures import failed_guards, number_remedy
+
 _INTERNAL = {"torch", "oproj_pass", "contextlib", "functools"}
 
 
@@ -29,12 +31,19 @@ def eager_cause() -> str:
         if len(eval_frame._debug_get_cache_entry_list(frame.f_code)) >= limit:
             return (
                 f"Dynamo's recompile limit ({limit}) is reached for {_describe(frame)}. "
-                "Capture fewer shapes, mark the row dimension dynamic, or raise "
-                "torch._dynamo.config.recompile_limit."
+                f"{_recompile_remedy(frame)}."
             )
     where = _describe(frames[0]) if frames else "the model"
     return (
         f"a graph break left {where} outside the graph. TORCH_LOGS=graph_breaks shows the break; remove it."
+    )
+
+
+def _recompile_remedy(frame: FrameType) -> str:
+    guards = failed_guards(frame.f_code, frame.f_locals)
+    return number_remedy(guards) or (
+        f"It last failed guard {guards[0] if guards else '(unknown)'}. If that is a shape, capture fewer of "
+        "them or mark the row dimension dynamic; or raise torch._dynamo.config.recompile_limit"
     )
 
 

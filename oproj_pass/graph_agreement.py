@@ -19,7 +19,7 @@ from oproj_pass.groups import ShardGroup
 from oproj_pass.known_errors import known_to_group
 from oproj_pass.meeting import meet, report_failure
 from oproj_pass.passes.fingerprint import Fingerprint, first_difference
-from oproj_pass.runtime.exchange import ControlGroup
+from oproj_pass.runtime.step_group import ControlGroup
 from oproj_pass.runtime.wire import StepKind
 
 _BUFFER_BYTES = 1 << 16  # about 60,000 lines of a fingerprint, compressed

@@ -11,7 +11,7 @@ from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.known_errors import known_to_group
-from oproj_pass.runtime.exchange import ControlGroup, Replies
+from oproj_pass.runtime.step_group import ControlGroup, Replies
 from oproj_pass.runtime.wire import StepKind, StepRow
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,9 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
     """
     replies = _exchange(group, kind, words, timeout)
     rows = {group.ranks[place]: StepRow.unpack(row) for place, row in sorted(replies.rows.items())}
-    failed = [f"rank {rank} failed: {row.words}" for rank, row in rows.items() if row.kind is StepKind.FAILED]
+    failed = [
+        f"rank {rank} failed: {row.reason}" for rank, row in rows.items() if row.kind is StepKind.FAILED
+    ]
     if failed:
         raise known_to_group(GroupMismatchError(f"a rank of the group could not go on: {'; '.join(failed)}"))
     if replies.lost:
@@ -53,7 +55,7 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
                 "graphs and call them equally often: a rank without requests takes part too."
             )
         )
-    return {rank: row.words for rank, row in rows.items()}
+    return {rank: row.reason for rank, row in rows.items()}
 
 
 def report_failure(group: ShardGroup, error: Exception, timeout: float) -> None:

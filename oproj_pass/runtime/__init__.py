@@ -8,7 +8,6 @@ from oproj_pass.runtime.device_graph import (
     Graph,
     device_graphs,
 )
-from oproj_pass.runtime.exchange import ControlGroup, Replies, StepGroup
 from oproj_pass.runtime.pcp import (
     ContextParallelStep,
     idle_restore_index,
@@ -16,6 +15,7 @@ from oproj_pass.runtime.pcp import (
     local_slots,
 )
 from oproj_pass.runtime.runner import DecodeRunner, Phase
+from oproj_pass.runtime.step_group import ControlGroup, Replies, StepGroup
 from oproj_pass.runtime.wire import StepKind, StepRow
 
 __all__ = [

@@ -41,11 +41,11 @@ def disagreement(rows: Sequence[StepRow], ranks: Sequence[int]) -> str | None:
     """Why these rows are not one step of one runner, in words that name the ranks; None if they are."""
     failed = [(rank, row) for rank, row in zip(ranks, rows, strict=True) if row.kind is StepKind.FAILED]
     if failed:
-        return "; ".join(f"rank {rank} failed: {row.words}" for rank, row in failed)
-    if len({(row.runner, row.kind, row.meeting) for row in rows}) == 1:
+        return "; ".join(f"rank {rank} failed: {row.reason}" for rank, row in failed)
+    if len({(row.runner, row.kind, row.sequence) for row in rows}) == 1:
         return None
     doing = "; ".join(
-        f"rank {rank} is at meeting {row.meeting} of {row.runner!r} ({row.kind.name})"
+        f"rank {rank} is at agreement {row.sequence} of {row.runner!r} ({row.kind.name})"
         for rank, row in zip(ranks, rows, strict=True)
     )
     return (

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oproj_pass.errors import ConfigError
+from oproj_pass.runtime.constants import is_same_constant, require_constant
 
 Pad = int | float | bool
 
@@ -23,31 +24,18 @@ class RowBuffer:
     """The memory of one input that has a row for each token."""
 
     def __init__(self, name: str, example: Tensor, dim: int, pad: Pad, sizes: Iterable[int]) -> None:
-        self.name, self.dim, self.pad, self.dtype = name, dim, pad, example.dtype
+        self.name, self.dim, self.dtype = name, dim, example.dtype
         self.device, self._shape = example.device, tuple(example.shape)
         sizes = sorted(sizes)
         flat = torch.empty(self._count(sizes[-1]), dtype=example.dtype, device=example.device)
         self.views = {size: flat[: self._count(size)].view(self._shape_of(size)) for size in sizes}
         flat.fill_(pad)
-        self._rows_in = lru_cache(_REMEMBERED_SHAPES)(self._count_rows)
-        self._parts = lru_cache(_REMEMBERED_SHAPES)(self._split)
+        self._padding = torch.full((), pad, dtype=self.dtype, device=self.device)
 
     def rows_of(self, value: Any) -> int:
         """Rows that ``value`` brings; raises ``ConfigError`` if it cannot fill this buffer."""
         _require_tensor(self.name, value, self.dtype)
-        return self._rows_in(value.shape)
-
-    def load(self, value: Tensor, rows: int, size: int) -> None:
-        """Copy ``value`` in, and overwrite every row that it does not bring with the pad value."""
-        head, tail = self._parts(rows, size)
-        head.copy_(value)
-        tail.fill_(self.pad)
-
-    def padding(self, rows: int) -> Tensor:
-        """A value of ``rows`` rows of padding."""
-        return torch.full(self._shape_of(rows), self.pad, dtype=self.dtype, device=self.device)
-
-    def _count_rows(self, shape: torch.Size) -> int:
+        shape = value.shape
         rows = shape[self.dim] if len(shape) == len(self._shape) else -1
         if shape != self._shape_of(rows):
             wanted = ["num_tokens" if d == self.dim else str(n) for d, n in enumerate(self._shape)]
@@ -55,10 +43,15 @@ class RowBuffer:
                 f"input {self.name!r} has shape {tuple(shape)}, required is ({', '.join(wanted)}) as in the "
                 "example it was captured with"
             )
-        return rows
+        return int(rows)
 
-    def _split(self, rows: int, size: int) -> tuple[Tensor, ...]:
+    def parts(self, rows: int, size: int) -> tuple[Tensor, ...]:
+        """The first ``rows`` rows of the memory that the graph of ``size`` reads, and the others."""
         return self.views[size].split_with_sizes([rows, size - rows], self.dim)
+
+    def padding(self, rows: int) -> Tensor:
+        """A value of ``rows`` rows of padding, in the memory of one element."""
+        return self._padding.expand(self._shape_of(rows))
 
     def _shape_of(self, rows: int) -> tuple[int, ...]:
         return (*self._shape[: self.dim], rows, *self._shape[self.dim + 1 :])
@@ -107,16 +100,20 @@ class PersistentInputs:
     ) -> None:
         sizes = tuple(sizes)
         _require_declared(example, rows, pad)
-        self.rows = {
-            name: RowBuffer(
-                name, example[name], _dimension(name, example[name], dim), pad.get(name, 0), sizes
-            )
-            for name, dim in rows.items()
-            if dim is not None
-        }
-        self.fixed = {name: FixedBuffer(name, example[name]) for name, dim in rows.items() if dim is None}
+        with torch.inference_mode(False), torch.no_grad():  # whatever the caller's mode: steps have their own
+            self.rows = {
+                name: RowBuffer(
+                    name, example[name], _dimension(name, example[name], dim), pad.get(name, 0), sizes
+                )
+                for name, dim in rows.items()
+                if dim is not None
+            }
+            self.fixed = {name: FixedBuffer(name, example[name]) for name, dim in rows.items() if dim is None}
         self.constants = {name: value for name, value in example.items() if name not in rows}
         self._names = frozenset(example)
+        self._tensors = (*self.rows, *self.fixed)
+        self._fitting: dict[tuple[Any, ...], int] = {}
+        self._destinations = lru_cache(_REMEMBERED_SHAPES)(self._split)
         self.count_tokens(example)
 
     @property
@@ -130,10 +127,19 @@ class PersistentInputs:
             raise ConfigError(
                 f"inputs are {sorted(inputs)}, captured with {sorted(self._names)}: bring the same names"
             )
-        counts = {name: buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()}
-        num_tokens = next(iter(counts.values()))
-        if any(count != num_tokens for count in counts.values()):
-            listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+        values = [inputs[name] for name in self._tensors]
+        forms = tuple([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
+        if forms not in self._fitting:
+            if len(self._fitting) == _REMEMBERED_SHAPES:
+                self._fitting.clear()
+            self._fitting[forms] = self._count_tokens(inputs)
+        return self._fitting[forms]
+
+    def _count_tokens(self, inputs: Mapping[str, Any]) -> int:
+        counts = [buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()]
+        num_tokens = counts[0]
+        if counts.count(num_tokens) != len(counts):
+            listed = ", ".join(f"{name} {count}" for name, count in zip(self.rows, counts, strict=True))
             raise ConfigError(
                 f"inputs bring different token counts: {listed}. Every row-shaped input needs one row for "
                 "each token (a padded draft pads all of them); declare another dimension, or None, in `rows` "
@@ -144,19 +150,33 @@ class PersistentInputs:
         return num_tokens
 
     def changed_constant(self, inputs: Mapping[str, Any]) -> str | None:
-        """The first constant that differs from the captured one, in words; graphs hold the captured one."""
+        """The first constant that differs from the captured one, in words; graphs hold the captured one.
+
+        Raises ``ConfigError`` for one that now holds a tensor.
+        """
         for name, captured in self.constants.items():
             value = inputs[name]
-            if value is not captured and (type(value) is not type(captured) or value != captured):
-                return f"input {name!r} is {value!r}, the graphs were captured with {captured!r}"
+            if value is not captured and not is_same_constant(name, value, captured):
+                return (
+                    f"input {name!r} is {value!r}, the graphs were captured with {captured!r}. Pass it as a "
+                    "tensor, declared in `rows` (None: it has no rows), or build a runner for each value"
+                )
         return None
 
     def load(self, inputs: Mapping[str, Any], num_tokens: int, size: int) -> None:
         """Copy the inputs into the memory that the graph of ``size`` reads, padding the other rows."""
-        for name, buffer in self.rows.items():
-            buffer.load(inputs[name], num_tokens, size)
-        for name, fixed in self.fixed.items():
-            fixed.tensor.copy_(inputs[name])
+        destinations, padding = self._destinations(num_tokens, size)
+        values = [inputs[name] for name in self._tensors]
+        torch._foreach_copy_(destinations, values + padding)
+
+    def _split(self, num_tokens: int, size: int) -> tuple[list[Tensor], list[Tensor]]:
+        """Where the values of a step go, then its padding, and that padding."""
+        parts = [buffer.parts(num_tokens, size) for buffer in self.rows.values()]
+        destinations = [head for head, _ in parts] + [fixed.tensor for fixed in self.fixed.values()]
+        if num_tokens == size:
+            return destinations, []
+        padding = [buffer.padding(size - num_tokens) for buffer in self.rows.values()]
+        return destinations + [tail for _, tail in parts], padding
 
     def arguments(self, size: int) -> dict[str, Any]:
         """The arguments of a call of ``size`` rows: the persistent tensors and the constants."""
@@ -192,6 +212,8 @@ def _require_declared(
                 f"tensor input {name!r} of shape {tuple(value.shape)} is not declared: say in `rows` which "
                 "of its dimensions holds a row for each token, or None if no dimension does"
             )
+        if name not in rows:
+            require_constant(name, value)
     if all(dim is None for dim in rows.values()):
         raise ConfigError("`rows` declares no input with rows, so a step has no token count")
     for name in pad:

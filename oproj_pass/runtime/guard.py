@@ -1,7 +1,7 @@
 """Refuses a step that no captured graph serves. Called after dispatch, first thing before the step runs.
 
 After dispatch, because an oversize batch leaves by the eager path before any check that runs earlier. Decides
-from the agreed record alone, so all ranks of a group refuse the same step with the same words.
+from the agreed record alone, so all ranks of a group refuse the same step with the same message.
 """
 
 from oproj_pass.capture import CapturePlan, GraphMode
@@ -17,7 +17,7 @@ _WHY = (
 def require_replay(step: AgreedStep, size: int | None, plan: CapturePlan) -> None:
     """Raise ``EagerStepError`` unless the group replays the captured ``size``.
 
-    The message names each rank that cannot replay and why: its own words, or its tokens and the largest size.
+    The message names each rank that cannot replay and why: its reason, or its tokens and the largest size.
     """
     if size is not None and step.agreement.mode is not GraphMode.NONE:
         return
@@ -28,7 +28,7 @@ def _causes(step: AgreedStep, plan: CapturePlan) -> str:
     brought = list(zip(step.ranks, step.rows, strict=True))
     if step.agreement.mode is GraphMode.NONE:
         refusing = [(rank, row) for rank, row in brought if row.mode is GraphMode.NONE]
-        return " ".join(f"rank {rank} cannot replay: {row.words}." for rank, row in refusing)
+        return " ".join(f"rank {rank} cannot replay: {row.reason}." for rank, row in refusing)
     oversize = [(rank, row) for rank, row in brought if row.num_tokens > plan.max_size]
     counts = ", ".join(f"rank {rank} brings {row.num_tokens} tokens" for rank, row in oversize)
     return f"{counts}, the largest captured size is {plan.max_size}. {_remedy(plan)}"

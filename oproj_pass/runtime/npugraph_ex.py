@@ -6,41 +6,50 @@ that FX graph and runs it eager for good. Its own records tell; they are read he
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from oproj_pass.errors import ConfigError, EagerStepError
+from oproj_pass.runtime.device_graph import Call, CallableGraph, DeviceGraphs, Graph
 
-Call = Callable[[], Any]
 FxGraph = Any  # npugraph_ex's AclGraph: what it captured for one FX graph, a device graph for each size
 
 _ACL_GRAPH = "npugraph_ex._acl_concrete_graph.acl_graph"  # its generated code imports AclGraph by this path
 
 
-class NpugraphEx:
-    """What npugraph_ex captured for the sizes of one callable."""
+class NpugraphExGraphs:
+    """Device graphs of a callable, some of which npugraph_ex captures by itself.
 
-    def __init__(self) -> None:
+    Args:
+        otherwise: captures the calls in which npugraph_ex captures nothing.
+        num_sizes: calls that will be captured, one for each planned size.
+        replay_only: whether a replay must raise instead of capturing again.
+    """
+
+    def __init__(self, otherwise: DeviceGraphs, num_sizes: int, *, replay_only: bool) -> None:
+        self._otherwise, self._num_sizes, self._replay_only = otherwise, num_sizes, replay_only
+        self._num_left = num_sizes
         self._fx_graphs: dict[FxGraph, None] = {}
 
-    def captured(self, call: Call, num_sizes: int, num_left: int) -> "ReplayingCall | None":
-        """``call``, of one planned size, as a graph to replay; None if npugraph_ex captures nothing in it.
+    def capture(self, call: Call) -> Graph:
+        """``call`` as a graph to replay, captured by npugraph_ex if it does so. Runs it.
 
-        Runs it. Raises ``ConfigError`` if an FX graph has no room for the ``num_left`` sizes to come, and
-        ``EagerStepError`` if npugraph_ex captures at every call.
+        Raises ``ConfigError`` if an FX graph has no room for the sizes to come, and ``EagerStepError`` if
+        npugraph_ex captures at every call.
         """
+        self._num_left -= 1
         fx_graphs = _fx_graphs_of(call)
         if not fx_graphs:
-            return None
+            return self._otherwise.capture(call)
         for fx_graph in fx_graphs:
-            _require_room(fx_graph, num_sizes, num_left)
+            _require_room(fx_graph, self._num_sizes, self._num_left)
         self._fx_graphs.update(dict.fromkeys(fx_graphs))
         graph = ReplayingCall(call, fx_graphs)
         graph.replay()
-        return graph
+        return graph if self._replay_only else CallableGraph(call)
 
-    def gave_up(self) -> str | None:
-        """The first FX graph that runs eager by now, in words."""
+    def cannot_replay(self) -> str | None:
+        """What is said of the first FX graph that runs eager by now."""
         return next((_gave_up(fx_graph) for fx_graph in self._fx_graphs if fx_graph.fallback_to_eager), None)
 
 

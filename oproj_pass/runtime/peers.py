@@ -1,6 +1,6 @@
-"""Meets the other ranks of a group: exactly one collective a step, whatever became of the step here.
+"""Agrees with the other ranks of a group: exactly one collective a step, whatever became of it here.
 
-A rank that cannot go on says so in a meeting of its own, which pairs with its peers' next one, so they hear
+A rank that cannot go on says so in an exchange of its own, which pairs with its peers' next one, so they hear
 the reason instead of waiting for it.
 """
 
@@ -11,7 +11,7 @@ from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
 from oproj_pass.known_errors import is_known_to_group
 from oproj_pass.runtime.agree import AgreedStep, disagreement
-from oproj_pass.runtime.exchange import Replies, StepGroup
+from oproj_pass.runtime.step_group import Replies, StepGroup
 from oproj_pass.runtime.wire import StepKind, StepRow
 
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ _RESTART = "The group cannot go on: restart its ranks together."
 
 
 class Peers:
-    """One runner's meetings with its peers, until a rank is lost or fails.
+    """One runner's agreements with its peers, until a rank is lost or fails.
 
     Args:
         group: the ranks.
@@ -30,35 +30,35 @@ class Peers:
 
     def __init__(self, group: StepGroup, name: str, timeout: float, capture_timeout: float) -> None:
         self.group, self.name = group, name
-        self.num_meetings = self._meeting = 0
+        self.num_agreements = self._sequence = 0
         self.last: AgreedStep | None = None
         self._stopped: str | None = None
         self._timeout, self._capture_timeout = timeout, capture_timeout
 
-    def meet(self, kind: StepKind, num_tokens: int, mode: GraphMode, words: str = "") -> AgreedStep:
+    def agree(self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str = "") -> AgreedStep:
         """Bring this rank's part and return the group's.
 
         Raises ``GroupMismatchError`` if a rank is missing, failed, or is doing something else; names it.
         """
         self.require_going()
-        self._meeting = self.num_meetings
-        replies = self._exchange(kind, num_tokens, mode, words, self._patience(kind))
+        self._sequence = self.num_agreements
+        replies = self._exchange(kind, num_tokens, mode, reason, self._wait_of(kind))
         if replies.lost:
             found = self._describe(replies)
             if not replies.closed:  # a peer that still heard of the lost rank is now waiting in the step
-                self._call_roll(found, kind)
+                self._exchange_failures(found, kind)
             self._stop(f"waited for ranks {list(self.group.ranks)}: {found}. {_RESTART}")
         rows = [StepRow.unpack(replies.rows[place]) for place in range(len(self.group.ranks))]
         if (difference := disagreement(rows, self.group.ranks)) is not None:
             self._stop(f"{difference}. {_RESTART}")
         self.last = AgreedStep.of(rows, self.group.ranks)
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s, meeting %d: %s", self.name, self._meeting, self.last.agreement)
+            logger.debug("%s, agreement %d: %s", self.name, self._sequence, self.last.agreement)
         return self.last
 
-    def meet_equally(self, kind: StepKind, num_tokens: int) -> None:
-        """Meet, and raise ``GroupMismatchError`` on every rank unless all bring the same count."""
-        counts = self.meet(kind, num_tokens, GraphMode.FULL).tokens_by_rank
+    def require_equal(self, kind: StepKind, num_tokens: int) -> None:
+        """Agree, and raise ``GroupMismatchError`` on every rank unless all bring the same count."""
+        counts = self.agree(kind, num_tokens, GraphMode.FULL).tokens_by_rank
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"rank {rank} brings {count}" for rank, count in counts.items())
             self._stop(f"{kind.name} sizes must be equal on all ranks: {listed}")
@@ -69,7 +69,7 @@ class Peers:
         told = (
             "every rank has heard of it"
             if is_known_to_group(error)
-            else self._call_roll(f"{doing}: {brief}", StepKind.STEP)
+            else self._exchange_failures(f"{doing}: {brief}", StepKind.STEP)
         )
         message = f"{self._where()}: {doing} failed: {error}. Its group: {told}."
         self._stopped = f"{doing} failed: {brief}. Its group: {told}"
@@ -81,22 +81,22 @@ class Peers:
         if self._stopped is not None:
             raise GroupMismatchError(f"{self._where()} stopped earlier: {self._stopped}")
 
-    def _call_roll(self, words: str, kind: StepKind) -> str:
-        """Tell every peer that this rank failed; returns every lost or failed rank, named, with its words.
+    def _exchange_failures(self, reason: str, kind: StepKind) -> str:
+        """Tell every peer that this rank failed; returns every lost or failed rank, named, with its reason.
 
-        Waits twice as long as a meeting, for a peer that is stuck in the collective that failed here.
+        Waits twice as long as an agreement, for a peer that is stuck in the collective that failed here.
         """
-        replies = self._exchange(StepKind.FAILED, 0, GraphMode.NONE, words, 2 * self._patience(kind))
+        replies = self._exchange(StepKind.FAILED, 0, GraphMode.NONE, reason, 2 * self._wait_of(kind))
         return self._describe(replies)
 
     def _exchange(
-        self, kind: StepKind, num_tokens: int, mode: GraphMode, words: str, timeout: float
+        self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str, timeout: float
     ) -> Replies:
-        row = StepRow(self.name, kind, self.num_meetings, num_tokens, mode, words)
-        self.num_meetings += 1
+        row = StepRow(self.name, kind, self.num_agreements, num_tokens, mode, reason)
+        self.num_agreements += 1
         return self.group.exchange(row.pack(), timeout)
 
-    def _patience(self, kind: StepKind) -> float:
+    def _wait_of(self, kind: StepKind) -> float:
         return self._timeout if kind is StepKind.STEP else self._capture_timeout
 
     def _describe(self, replies: Replies) -> str:
@@ -105,7 +105,7 @@ class Peers:
         for place, packed in replies.rows.items():
             row = StepRow.unpack(packed)
             if place != self.group.rank and row.kind is StepKind.FAILED:
-                told[place] = f"rank {ranks[place]} failed: {row.words}"
+                told[place] = f"rank {ranks[place]} failed: {row.reason}"
         return "; ".join(told[place] for place in sorted(told)) or "no other rank reports a failure"
 
     def _stop(self, why: str) -> NoReturn:
@@ -114,4 +114,4 @@ class Peers:
 
     def _where(self) -> str:
         rank = self.group.ranks[self.group.rank]
-        return f"{self.name}, meeting {self._meeting} on rank {rank}"
+        return f"{self.name}, agreement {self._sequence} on rank {rank}"

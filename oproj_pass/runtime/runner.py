@@ -10,29 +10,30 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
-from functools import partial
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan, GraphMode
-from oproj_pass.errors import ConfigError, EagerStepError
+from oproj_pass.errors import EagerStepError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.rows_agreed import rows_agreed
 from oproj_pass.runtime.agree import AgreedStep
-from oproj_pass.runtime.bring import Brought, LocalSteps
+from oproj_pass.runtime.arming import joined_group, warn_unguarded
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.compiled import Call, SealedCall, compile_call, let_compile_again
-from oproj_pass.runtime.device_graph import CallableGraphs, DeviceGraphs, Graph, device_graphs
-from oproj_pass.runtime.exchange import ControlGroup, StepGroup, step_group
+from oproj_pass.runtime.capture import SizeCapture
+from oproj_pass.runtime.compiled import unsafe_stance
+from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
-from oproj_pass.runtime.npugraph_ex import NpugraphEx
+from oproj_pass.runtime.local_step import LocalStep, StepChecks
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
-from oproj_pass.runtime.seal import WeightWatch, modules_of, shard_groups
+from oproj_pass.runtime.step_group import StepGroup, step_group
+from oproj_pass.runtime.weights import WeightWatch
 from oproj_pass.runtime.wire import StepKind
+from oproj_pass.sharded_calls import groups_that_run
 
 logger = logging.getLogger(__name__)
 
@@ -63,8 +64,8 @@ class DecodeRunner:
             Inputs that are not tensors are constants of the captured graphs.
         pad: what unused rows of an input hold; 0 unless given. Use -1 for slots: capture runs on padding.
         output_rows: the dimension of the result's tensors that holds the rows, or one for each of them.
-        group: the ranks that must stay in step. By default those that the model's released weights are
-            sharded over, as found at capture; with ``release_weights=False`` it must be given.
+        group: the ranks that must stay in step. By default those that the graphs of ``oproj_npu`` which run
+            in it are sharded over, as seen at capture; a model that exchanges rows in another way needs it.
         graphs: how to capture; by default the device graphs of the inputs' device.
         timeout: seconds that a step waits for a peer. A lost peer is reported within three times that.
         capture_timeout: the same while capturing, where ranks compile at their own speed.
@@ -92,11 +93,9 @@ class DecodeRunner:
         self._rows, self._pad, self._outputs = dict(rows), dict(pad or {}), Outputs(output_rows)
         self._device_graphs = graphs
         self._graphs: dict[int, Graph] = {}
-        self._npugraph_ex = NpugraphEx()
         self._timeout, self._capture_timeout = timeout, capture_timeout
         self._peers: Peers | None = None
-        if group is not None:
-            self._join(step_group(group, capture_timeout))
+        self._join(None if group is None else step_group(group, capture_timeout))
 
     @property
     def armed(self) -> bool:
@@ -104,9 +103,9 @@ class DecodeRunner:
         return self._peers is not None
 
     @property
-    def num_meetings(self) -> int:
+    def num_agreements(self) -> int:
         """Collectives this runner issued on the CPU, one a step; equal on every rank of the group."""
-        return self._peers.num_meetings if self._peers else 0
+        return self._peers.num_agreements if self._peers else 0
 
     @property
     def last_step(self) -> AgreedStep | None:
@@ -120,9 +119,12 @@ class DecodeRunner:
         """
         self._require_phase(Phase.WARMUP, "warm_up")
         if self._peers is not None:
-            self._peers.meet_equally(StepKind.WARMUP, count_rows(inputs, self._rows))
-        with self._failing_together("warm-up"), self._in_step(), torch.inference_mode():
-            return self.fn(**inputs)
+            self._peers.require_equal(StepKind.WARMUP, count_rows(inputs, self._rows))
+        with self._failing_together("warm-up"), torch.inference_mode():
+            with groups_that_run() as groups, self._in_step():
+                result = self.fn(**inputs)
+            self._join(joined_group(self._group, groups))
+            return result
 
     def capture(self, example: Mapping[str, Any]) -> None:
         """Compile and capture every planned size, largest first, then seal the runner for serving.
@@ -139,17 +141,22 @@ class DecodeRunner:
         self.phase = Phase.CAPTURE
         with self._failing_together("capture"):
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
-            graphs = (
-                device_graphs(self._inputs.device) if self._device_graphs is None else self._device_graphs
-            )
-            let_compile_again(self.fn, modules_of(self.fn))
+            graphs = self._device_graphs or device_graphs(self._inputs.device)
+            capture = SizeCapture(self.fn, self.plan, self._inputs, self._outputs, graphs)
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
-                self._peers.meet_equally(StepKind.CAPTURE, size)
-            with self._failing_together(f"capture of size {size}"):
-                self._graphs[size] = self._capture_size(size, graphs)
-        dummy = DummyBatch(self._inputs, self.plan.bound.decode_query_len)
-        self._local = LocalSteps(self._inputs, dummy, WeightWatch(self.fn), self._npugraph_ex)
+                self._peers.require_equal(StepKind.CAPTURE, size)
+            with self._failing_together(f"capture of size {size}"), torch.inference_mode():
+                with groups_that_run() as groups, self._in_step():
+                    call = capture.compile(size)
+                self._join(joined_group(self._group, groups))
+                with self._in_step():
+                    self._graphs[size] = capture.capture(call, sealed=self.armed)
+        if self._group is None:
+            warn_unguarded(self.name)
+        dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
+        weights = WeightWatch(capture.observed)
+        self._checks = StepChecks(self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
@@ -176,7 +183,11 @@ class DecodeRunner:
             EagerStepError: a rank cannot replay; names it and why. The next step may be tried.
             GroupMismatchError: a rank is missing, failed, or is not at this step. The runner has stopped.
         """
-        return self._serve(lambda: self._local.bring(inputs, num_tokens, mode, uniform_decode))
+        return self._serve(
+            lambda: self._checks.check(
+                inputs, num_tokens=num_tokens, mode=mode, uniform_decode=uniform_decode
+            )
+        )
 
     def idle_step(self, current: Mapping[str, Any]) -> None:
         """Take part in a step without requests, with a dummy batch of one decode request's tokens.
@@ -187,75 +198,49 @@ class DecodeRunner:
 
         Raises like ``step``: an idle rank that ran a refused step eager would be the one that hangs.
         """
-        self._serve(lambda: self._local.bring_idle(current))
+        self._serve(lambda: self._checks.check_idle(current))
 
-    def _serve(self, bring: Callable[[], Brought]) -> Any:
+    def _serve(self, check: Callable[[], LocalStep]) -> Any:
         self._require_phase(Phase.SERVING, "step")
         try:
-            brought = bring()
+            local = check()
         except Exception as error:
             if self._peers is not None:
-                self._peers.meet(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
+                self._peers.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
             raise
-        size = self._dispatch(brought)
+        size = self._dispatch(local)
         if size is None:
             with torch.inference_mode():
-                return self.fn(**brought.inputs)
+                return self.fn(**local.inputs)
         try:
-            self._inputs.load(brought.inputs, brought.rows, size)
-            with self._in_step():
-                output = self._graphs[size].replay()
-            return self._outputs.trim(output, brought.rows, size)
+            # It may write any tensor, as capture did, in whatever mode the caller is.
+            with torch._C._InferenceMode(True):  # what torch.inference_mode wraps, in a fifth of the time
+                self._inputs.load(local.inputs, local.num_rows, size)
+                with self._in_step():
+                    output = self._graphs[size].replay()
+                return self._outputs.trim(output, local.num_rows, size)
         except Exception as error:
             if self._peers is None:
                 raise
             self._peers.fail("replay", error)
 
-    def _dispatch(self, brought: Brought) -> int | None:
+    def _dispatch(self, local: LocalStep) -> int | None:
         """The captured size to replay; None, which is eager, only where there is no group."""
         if self._peers is None:
-            return None if brought.mode is GraphMode.NONE else self.plan.dispatch(brought.num_tokens)
-        step = self._peers.meet(StepKind.STEP, brought.num_tokens, brought.mode, brought.words)
+            return None if local.mode is GraphMode.NONE else self.plan.dispatch(local.num_tokens)
+        step = self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
         size = self.plan.dispatch(step.agreement.num_tokens)
         require_replay(step, size, self.plan)
         return size
 
-    def _capture_size(self, size: int, graphs: DeviceGraphs) -> Graph:
-        call: Callable[[], Any] = partial(self.fn, **self._inputs.arguments(size))
-        with self._in_step():
-            output = compile_call(call, len(self.plan.sizes))
-        self._outputs.require_fitting(output, size)
-        self._join_shards()
-        with self._in_step():
-            return self._capture_call(call, size, graphs)
-
-    def _capture_call(self, call: Call, size: int, graphs: DeviceGraphs) -> Graph:
-        if self.armed:
-            call = SealedCall(call)
-            call()
-        num_sizes, num_left = len(self.plan.sizes), self.plan.sizes.index(size)
-        replaying = self._npugraph_ex.captured(call, num_sizes, num_left)
-        if replaying is None:
-            return graphs.capture(call)
-        return replaying if self.armed else CallableGraphs().capture(call)
-
     def _in_step(self) -> AbstractContextManager[None]:
-        """Surrounds what runs after the group has met; without a group nobody has agreed on anything."""
+        """Surrounds what runs after the group has agreed; without a group nobody has agreed on anything."""
         return rows_agreed(self._peers.group.ranks) if self._peers else nullcontext()
 
-    def _join_shards(self) -> None:
-        """Stay in step with the ranks that the weights turned out to be sharded over."""
-        for group in shard_groups(self.fn):
-            if self._peers is None:
-                self._join(ControlGroup(group))
-            elif self._peers.group.ranks != group.ranks:
-                raise ConfigError(
-                    f"the runner's group is ranks {list(self._peers.group.ranks)}, but weights of the model "
-                    f"are sharded over ranks {list(group.ranks)}: give the runner that group"
-                )
-
-    def _join(self, group: StepGroup) -> None:
-        if len(group.ranks) == 1:
+    def _join(self, group: StepGroup | None) -> None:
+        """Agree with the ranks of ``group`` from now on, if there is more than one."""
+        self._group = group
+        if self._peers is not None or group is None or len(group.ranks) == 1:
             return
         self._peers = Peers(group, self.name, self._timeout, self._capture_timeout)
         if self.plan.warning is not None:

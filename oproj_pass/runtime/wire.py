@@ -12,11 +12,11 @@ from oproj_pass.capture import GraphMode
 ROW_BYTES = 512
 _HEADER = struct.Struct("<HHHHqq")
 _NAME_BYTES = 64
-_WORDS_BYTES = ROW_BYTES - _HEADER.size - _NAME_BYTES
+_REASON_BYTES = ROW_BYTES - _HEADER.size - _NAME_BYTES
 
 
 class StepKind(IntEnum):
-    """What a rank is doing when it meets its peers: the first three with a runner, the last without one.
+    """What a rank is doing when it agrees with its peers: the first three with a runner, the last without.
 
     GRAPH: about to compile a graph; COMPILED: has compiled it; CALL: about to run it.
     """
@@ -37,36 +37,38 @@ class StepRow:
     Attributes:
         runner: the runner's name, so that a draft model's step never pairs with the model's own.
         kind: what the rank is doing.
-        meeting: how often this runner has met its peers before, the same on every rank unless one skipped.
+        sequence: how often this runner has agreed before, the same on every rank unless one skipped.
         num_tokens: tokens the rank brings; for a capture, the size it captures.
         mode: the graph mode it can run.
-        words: why it cannot replay, or why it failed; empty if it can.
+        reason: why it cannot replay, or why it failed; empty if it can.
     """
 
     runner: str
     kind: StepKind
-    meeting: int
+    sequence: int
     num_tokens: int
     mode: GraphMode
-    words: str = ""
+    reason: str = ""
 
     def pack(self) -> bytearray:
-        """The row as ``ROW_BYTES`` bytes; a name or words that do not fit are cut."""
-        name, words = _encode(self.runner, _NAME_BYTES), _encode(self.words, _WORDS_BYTES)
+        """The row as ``ROW_BYTES`` bytes; a name or reason that does not fit is cut."""
+        name, reason = _encode(self.runner, _NAME_BYTES), _encode(self.reason, _REASON_BYTES)
         row = bytearray(ROW_BYTES)
-        _HEADER.pack_into(row, 0, self.kind, self.mode, len(name), len(words), self.meeting, self.num_tokens)
+        _HEADER.pack_into(
+            row, 0, self.kind, self.mode, len(name), len(reason), self.sequence, self.num_tokens
+        )
         start = _HEADER.size
-        row[start : start + len(name) + len(words)] = name + words
+        row[start : start + len(name) + len(reason)] = name + reason
         return row
 
     @classmethod
     def unpack(cls, row: bytes | bytearray) -> "StepRow":
         """The row that ``pack`` made. Raises ``ValueError`` for bytes that are not one."""
-        kind, mode, name_length, words_length, meeting, num_tokens = _HEADER.unpack_from(row)
+        kind, mode, name_length, reason_length, sequence, num_tokens = _HEADER.unpack_from(row)
         start = _HEADER.size
         middle = start + name_length
-        name, words = row[start:middle].decode(), row[middle : middle + words_length].decode()
-        return cls(name, StepKind(kind), meeting, num_tokens, GraphMode(mode), words)
+        name, reason = row[start:middle].decode(), row[middle : middle + reason_length].decode()
+        return cls(name, StepKind(kind), sequence, num_tokens, GraphMode(mode), reason)
 
 
 def _encode(text: str, limit: int) -> bytes:

@@ -17,7 +17,7 @@ def idling_at(idle_steps, num_steps):
             runner.idle_step({})
         else:
             checked_step(runner, 1 + (3 * step + dist.get_rank()) % 8)
-        counts.append((runner.num_meetings, len(runner.fn.calls)))
+        counts.append((runner.num_agreements, len(runner.fn.calls)))
     return counts
 
 
@@ -81,8 +81,8 @@ def test_draft_steps_meet_on_every_rank_on_their_own(ranks):
 def test_a_skipped_draft_step_is_named_on_every_rank(ranks):
     for (kind, message, _), _ in ranks.run(drafting, True):
         assert kind == "GroupMismatchError"
-        assert "rank 0 is at meeting 4 of 'draft'" in message
-        assert "rank 1 is at meeting 3 of 'target'" in message
+        assert "rank 0 is at agreement 4 of 'draft'" in message
+        assert "rank 1 is at agreement 3 of 'target'" in message
 
 
 def sampling():

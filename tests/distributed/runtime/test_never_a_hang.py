@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from oproj_pass.capture import GraphMode
-from oproj_pass.runtime import StepKind, StepRow, exchange
+from oproj_pass.runtime import StepKind, StepRow, step_group
 from tests.distributed.runtime.ranks import PATIENCE, TIMEOUT, batch, caught, checked_step, die, serving
 
 pytestmark = pytest.mark.distributed
@@ -21,7 +21,7 @@ def refused_step(culprit_brings, **culprit_options):
     tokens, options = (culprit_brings, culprit_options) if culprit else (2, {})
     result = caught(lambda: runner.step({"x": batch(tokens)}, **options))
     checked_step(runner, 5)
-    return result, runner.num_meetings
+    return result, runner.num_agreements
 
 
 def require_refused(outcomes, *words):
@@ -32,7 +32,7 @@ def require_refused(outcomes, *words):
         for word in words:
             assert word in message
         assert seconds < PATIENCE
-    assert len({meetings for _, meetings in outcomes}) == 1
+    assert len({agreements for _, agreements in outcomes}) == 1
 
 
 def test_one_eager_rank_makes_every_rank_refuse_and_the_next_step_runs(ranks):
@@ -67,7 +67,7 @@ def different_counts():
     counts = [(1, 8, 3, 6), (5, 6, 1, 2), (0, 3, 8, 8), (4, 0, 0, 0)]
     for step in counts:
         checked_step(runner, step[dist.get_rank()])
-    return runner.num_meetings
+    return runner.num_agreements
 
 
 def test_different_counts_run_at_the_size_of_the_largest(ranks):
@@ -88,10 +88,10 @@ def dying(moment):
 
 
 def tell_only_one_rank(runner):
-    row = StepRow("model", StepKind.STEP, runner.num_meetings, 4, GraphMode.FULL).pack()
+    row = StepRow("model", StepKind.STEP, runner.num_agreements, 4, GraphMode.FULL).pack()
     told = 0 if dist.get_world_size() == 2 else 2
     control = runner._peers.group.group.control
-    control.send([torch.frombuffer(row, dtype=torch.uint8)], told, exchange._TAG).wait()
+    control.send([torch.frombuffer(row, dtype=torch.uint8)], told, step_group._TAG).wait()
 
 
 @pytest.mark.parametrize("moment", ["before the agreement", "inside the agreement", "inside the step"])

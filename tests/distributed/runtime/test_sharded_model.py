@@ -57,7 +57,9 @@ SABOTAGES = {
     "none": nullcontext,
     "stale inputs": lambda: patch.object(PersistentInputs, "load", lambda *_: None),
     "rows at the end": lambda: patch.object(
-        RowBuffer, "load", lambda buffer, value, rows, size: buffer.views[size][size - rows :].copy_(value)
+        RowBuffer,
+        "parts",
+        lambda buffer, rows, size: buffer.views[size].split_with_sizes([size - rows, rows], buffer.dim)[::-1],
     ),
 }
 COUNTS = [(3, 12), (12, 3), (1, 1), (7, 2), (5, 9)]
@@ -149,7 +151,7 @@ def soak(num_steps):
             runner.idle_step({})
         if step % 1000 == 0:
             memory.append((live_tensors(), resident_kib()))
-    return worst, memory, runner.num_meetings
+    return worst, memory, runner.num_agreements
 
 
 def live_tensors():

@@ -11,7 +11,7 @@ class ScriptedPeer:
     ranks, rank = (0, 1), 0
 
     def __init__(self):
-        self.num_tokens, self.mode, self.words, self.lost = 1, GraphMode.FULL, "", None
+        self.num_tokens, self.mode, self.reason, self.lost = 1, GraphMode.FULL, "", None
         self.rows = []
 
     def exchange(self, row, timeout):
@@ -22,7 +22,7 @@ class ScriptedPeer:
         serving = mine.kind is StepKind.STEP
         tokens = self.num_tokens if serving else mine.num_tokens
         mode = self.mode if serving else mine.mode
-        theirs = StepRow(mine.runner, mine.kind, mine.meeting, tokens, mode, self.words)
+        theirs = StepRow(mine.runner, mine.kind, mine.sequence, tokens, mode, self.reason)
         return Replies({0: row, 1: theirs.pack()})
 
     def limit_collectives(self, timeout):

@@ -27,7 +27,7 @@ def test_a_covered_step_replays_at_the_largest_count(serving, batch, peer):
         ({"mode": GraphMode.NONE}, {}, ["rank 0 cannot replay", "graph mode NONE"]),
         (
             {},
-            {"mode": GraphMode.NONE, "words": "its graph is gone"},
+            {"mode": GraphMode.NONE, "reason": "its graph is gone"},
             ["rank 1 cannot replay: its graph is gone"],
         ),
         ({"uniform_decode": False}, {}, ["rank 0", "mixed or prefill", "Keep prefill on prefill nodes"]),
@@ -66,16 +66,16 @@ def test_piecewise_passes_and_the_lowest_mode_is_agreed(serving, batch, peer):
     assert runner.last_step.agreement.forced_by == (1,)
 
 
-def test_exactly_one_meeting_a_step_even_where_it_is_refused(serving, batch, peer):
+def test_exactly_one_agreement_a_step_even_where_it_is_refused(serving, batch, peer):
     runner = serving(group=peer)
-    before = runner.num_meetings
+    before = runner.num_agreements
     runner.step({"x": batch(3)})
     with pytest.raises(EagerStepError):
         runner.step({"x": batch(17)})
     with pytest.raises(ConfigError):
         runner.step({"x": batch(3).double()})
     runner.idle_step({})
-    assert runner.num_meetings - before == 4
+    assert runner.num_agreements - before == 4
 
 
 def test_a_rank_that_refuses_its_inputs_tells_its_peers(serving, batch, peer):
@@ -83,7 +83,7 @@ def test_a_rank_that_refuses_its_inputs_tells_its_peers(serving, batch, peer):
     with pytest.raises(ConfigError, match=r"'x' is torch\.float64"):
         runner.step({"x": batch(3).double()})
     assert peer.rows[-1].mode is GraphMode.NONE
-    assert "'x' is torch.float64" in peer.rows[-1].words
+    assert "'x' is torch.float64" in peer.rows[-1].reason
 
 
 def test_a_lost_peer_stops_the_runner(serving, batch, peer):
@@ -100,4 +100,4 @@ def test_alone_nothing_is_refused(serving, batch, step):
     x = batch(step.pop("rows"))
     assert not runner.armed
     assert torch.equal(runner.step({"x": x}, **step), 2 * x)
-    assert runner.num_meetings == 0
+    assert runner.num_agreements == 0

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from oproj_pass.capture import StepBound, plan_capture
 from oproj_pass.errors import ConfigError
 from oproj_pass.runtime import DecodeRunner, idle_restore_index, idle_slots, local_slots
 from oproj_pass.runtime.buffers import PersistentInputs
@@ -61,6 +62,13 @@ def test_an_idle_rank_uses_its_current_slots(cached):
     )
     assert cache.values[6].eq(8).all()
     assert cache.values[9].eq(0).all()
+
+
+def test_an_idle_rank_brings_no_more_than_the_largest_step(serving, peer):
+    few = plan_capture(StepBound(2, 6, num_speculative_tokens=7))
+    runner = serving(plan=few, group=peer)
+    runner.idle_step({})
+    assert peer.rows[-1].num_tokens == few.max_size == 6
 
 
 def test_refuses_an_idle_step_without_the_current_block_table(cached):

@@ -1,5 +1,10 @@
 """Inputs are padded where they were declared to have rows, and refused where they do not fit."""
 
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
@@ -105,3 +110,46 @@ def test_a_changed_constant_is_named():
     assert inputs.changed_constant({"x": torch.zeros(1), "scale": 1}) is None
     assert "input 'scale' is 2" in inputs.changed_constant({"x": torch.zeros(1), "scale": 2})
     assert "input 'scale' is True" in inputs.changed_constant({"x": torch.zeros(1), "scale": True})
+
+
+def test_a_counter_is_to_be_passed_as_a_tensor():
+    inputs = PersistentInputs({"x": torch.zeros(1), "step": 1}, {"x": 0}, {}, [4])
+    changed = inputs.changed_constant({"x": torch.zeros(1), "step": 2})
+    assert "Pass it as a tensor" in changed
+
+
+@dataclass
+class Metadata:
+    lengths: Any
+    name: str = "decode"
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        ([1, torch.zeros(2)], r"'meta' holds a tensor at \[1\]"),
+        ({"a": ({"b": torch.zeros(2)},)}, r"'meta' holds a tensor at \['a'\]\[0\]\['b'\]"),
+        (Metadata(torch.zeros(2)), r"'meta' holds a tensor at \.lengths"),
+        (np.zeros(2), "'meta' is a numpy array"),
+        ([np.zeros(2)], r"'meta' holds a numpy array at \[0\]"),
+    ],
+)
+def test_refuses_tensors_and_arrays_where_no_graph_would_see_them_change(value, found):
+    message = rf"input {found}.*an input of its own.*declare it in `rows`"
+    with pytest.raises(ConfigError, match=message):
+        PersistentInputs({"x": torch.zeros(1), "meta": value}, {"x": 0}, {}, [4])
+    inputs = PersistentInputs({"x": torch.zeros(1), "meta": None}, {"x": 0}, {}, [4])
+    with pytest.raises(ConfigError, match=message):
+        inputs.changed_constant({"x": torch.zeros(1), "meta": value})
+
+
+@pytest.mark.parametrize("value", [[1, 2], {"a": (1, None)}, Metadata((1, 2)), np.float32(2), "text"])
+def test_containers_of_plain_values_are_constants(value):
+    inputs = PersistentInputs({"x": torch.zeros(1), "meta": value}, {"x": 0}, {}, [4])
+    assert inputs.changed_constant({"x": torch.zeros(1), "meta": copy.deepcopy(value)}) is None
+
+
+def test_a_constant_that_gains_a_tensor_is_refused_by_name():
+    inputs = PersistentInputs({"x": torch.zeros(1), "meta": [1]}, {"x": 0}, {}, [4])
+    with pytest.raises(ConfigError, match="'meta' holds a tensor"):
+        inputs.changed_constant({"x": torch.zeros(1), "meta": [torch.zeros(2)]})

@@ -139,7 +139,7 @@ def test_refuses_steps_once_others_used_up_the_limit(captured, batch, peer):
         EagerStepError, match=r"rank 0 cannot replay: .*capture_limit = 5 of graph_1.*restart"
     ):
         runner.step({"x": batch(3)})
-    assert "eager for good" in peer.rows[-1].words
+    assert "eager for good" in peer.rows[-1].reason
 
 
 def test_refuses_a_step_that_captures(captured, batch):

@@ -56,7 +56,7 @@ def test_a_model_that_fails_tells_its_peers_and_stops(serving, batch, peer):
     with pytest.raises(GroupMismatchError, match=r"on rank 0: replay failed: inside the model"):
         runner.step({"x": batch(2)})
     assert peer.rows[-1].kind is StepKind.FAILED
-    assert "ZeroDivisionError: inside the model" in peer.rows[-1].words
+    assert "ZeroDivisionError: inside the model" in peer.rows[-1].reason
     failing.clear()
     with pytest.raises(GroupMismatchError, match="stopped earlier: replay failed"):
         runner.step({"x": batch(2)})

@@ -1,6 +1,7 @@
 """After capture nothing compiles and nothing runs eager in silence."""
 
 import functools
+import sys
 
 import pytest
 import torch
@@ -84,6 +85,27 @@ def test_a_failing_guard_is_refused_by_name(compiled, batch, breaks):
         runner.step({"x": batch(3)})
 
 
+def test_a_number_of_the_model_that_changed_is_to_be_a_tensor(compiled, batch):
+    runner, model = compiled(plan_capture(StepBound(4, 64), sizes=[4]))
+    model.gain = 3
+    with pytest.raises(EagerStepError, match=r"`self\.gain` is a Python number.*pass it as a tensor"):
+        runner.step({"x": batch(3)})
+
+
+def test_a_number_that_grows_at_every_call_is_named_at_capture(plan, peer, batch):
+    class Counting(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x * self.calls
+
+    fn = torch.compile(Counting(), backend="eager", dynamic=False)
+    runner = DecodeRunner(fn, plan, rows={"x": 0}, group=peer)
+    with pytest.raises(EagerStepError, match=r"`self\.calls` is a Python number.*pass it as a tensor"):
+        runner.capture({"x": batch(1)})
+
+
 def test_alone_a_failing_guard_recompiles(compiled, batch):
     runner, model = compiled(group=None)
     model.gain = 3
@@ -152,17 +174,74 @@ def remove(model):
     model.linear.bias = None
 
 
-@pytest.mark.parametrize("move", [move_data, move_dtype, replace, remove])
+WRAPS = {
+    "the model": lambda model: model,
+    "its forward": lambda model: model.forward,
+    "a lambda": lambda model: lambda x: model(x),
+    "a partial": functools.partial,
+    "a method of an engine": lambda model: Engine(model).run,
+    "an item of a dict": lambda model: {"decode": lambda x: model(x)}["decode"],
+    "a wrapper object": lambda model: Wrapper(model),
+    "a decorated function": lambda model: decorated(lambda x: model(x)),
+    "a function of a list": lambda model: lambda x, models=[model]: models[0](x),
+    "a graph of its forward": lambda model: torch.compile(model.forward, backend="eager", dynamic=False),
+    "a graph of a function": lambda model: torch.compile(lambda x: model(x), backend="eager", dynamic=False),
+}
+
+
+class Engine:
+    def __init__(self, model):
+        self.worker = {"model": model}
+
+    def run(self, x):
+        return self.worker["model"](x)
+
+
+class Wrapper:
+    def __init__(self, model):
+        self._hidden = (model,)
+
+    def __call__(self, x):
+        return self._hidden[0](x)
+
+
+def decorated(fn):
+    @functools.wraps(fn)
+    def call(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    return call
+
+
 @pytest.mark.parametrize(
-    "wrap", [lambda m: m, lambda m: m.forward, lambda m: lambda x: m(x), functools.partial]
+    ("move", "wrap"),
+    [(move, "the model") for move in (move_data, move_dtype, replace, remove)]
+    + [(replace, wrap) for wrap in WRAPS],
 )
-def test_refuses_a_weight_that_moved(plan, peer, batch, move, wrap):
+def test_refuses_a_weight_that_moved_wherever_the_model_is(plan, peer, batch, move, wrap):
     model = Gained()
-    runner = DecodeRunner(wrap(model), plan, rows={"x": 0}, group=peer)
+    runner = DecodeRunner(WRAPS[wrap](model), plan, rows={"x": 0}, group=peer)
     runner.capture({"x": batch(1)})
     move(model)
     with pytest.raises(EagerStepError, match=r"rank 0 cannot replay: linear\.(weight|bias) moved"):
         runner.step({"x": batch(3)})
+
+
+def test_a_weight_of_a_module_that_did_not_run_may_move(plan, peer, batch):
+    model, other = Gained(), Gained()
+    runner = DecodeRunner(lambda x: model(x), plan, rows={"x": 0}, group=peer)
+    runner.capture({"x": batch(1)})
+    replace(other)
+    runner.step({"x": batch(3)})
+
+
+def test_says_so_where_the_model_hides_what_it_runs(plan, peer, caplog):
+    def model(x):
+        sys.setprofile(None)
+        return x
+
+    DecodeRunner(model, plan, rows={"x": 0}, group=peer).capture({"x": torch.zeros(1, 3)})
+    assert "replaced this thread's profile hook" in caplog.text
 
 
 def test_serves_weights_that_were_written_in_place(compiled, batch):

@@ -23,9 +23,9 @@ def test_a_row_comes_back_as_it_was(row):
 
 
 @given(ROWS, st.text(min_size=200))
-def test_long_words_are_cut_and_never_grow_the_row(row, words):
-    packed = StepRow(row.runner, row.kind, row.meeting, row.num_tokens, row.mode, words).pack()
+def test_a_long_reason_is_cut_and_never_grows_the_row(row, reason):
+    packed = StepRow(row.runner, row.kind, row.sequence, row.num_tokens, row.mode, reason).pack()
     assert len(packed) == ROW_BYTES
-    arrived = StepRow.unpack(packed).words
-    assert words.startswith(arrived)
-    assert len(arrived.encode()) > 400 or arrived == words
+    arrived = StepRow.unpack(packed).reason
+    assert reason.startswith(arrived)
+    assert len(arrived.encode()) > 400 or arrived == reason

@@ -119,7 +119,7 @@ def step_group(group: "ShardGroup | ProcessGroup | StepGroup", timeout: float) -
 
 
 def _reason(error: RuntimeError) -> str:
-    """Gloo's words without its source line, address and advice."""
+    """Gloo's message without its source line, address and advice."""
     if "by peer" in str(error):  # closed, or reset: gloo has no type for it
         return "its connection closed: it died, or gave up on this rank"
     return f"its connection failed: {str(error).splitlines()[0].rpartition('] ')[2]}"

@@ -1,0 +1,71 @@
+"""This rank's part of a step, checked before the ranks agree.
+
+Decides whether this rank alone could replay. What the group does is decided afterwards, from all ranks' rows.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from oproj_pass.capture import GraphMode
+from oproj_pass.errors import ConfigError
+from oproj_pass.runtime.buffers import PersistentInputs
+from oproj_pass.runtime.idle import DummyBatch
+
+Check = Callable[[], str | None]
+
+
+class LocalStep(NamedTuple):
+    """The inputs of a step, their rows, and this rank's part of the agreement (see ``StepRow``)."""
+
+    inputs: Mapping[str, Any]
+    num_rows: int
+    num_tokens: int
+    mode: GraphMode
+    reason: str
+
+
+class StepChecks:
+    """Checks one rank's steps against what it captured.
+
+    ``checks``: each says why no graph may be replayed now, or None.
+    """
+
+    def __init__(self, inputs: PersistentInputs, dummy: DummyBatch, *checks: Check) -> None:
+        self._inputs, self._dummy, self._checks = inputs, dummy, checks
+
+    def check(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        num_tokens: int | Callable[[], int] | None = None,
+        mode: GraphMode = GraphMode.FULL,
+        uniform_decode: bool = True,
+    ) -> LocalStep:
+        """This rank's part of a step, see ``DecodeRunner.step``; ``ConfigError`` for unfit inputs."""
+        num_rows = self._inputs.count_tokens(inputs)
+        if num_tokens is None:
+            num_tokens = num_rows
+        elif callable(num_tokens):
+            num_tokens = num_tokens()
+        if num_tokens < num_rows:
+            raise ConfigError(f"num_tokens={num_tokens} is below the {num_rows} rows of the inputs")
+        if not uniform_decode:
+            reason: str | None = (
+                f"its batch of {num_tokens} tokens is mixed or prefill, graphs serve uniform decode batches "
+                "only. Keep prefill on prefill nodes, so that this node gets decode requests"
+            )
+        elif mode is GraphMode.NONE:
+            reason = "its scheduler dispatched the step with graph mode NONE"
+        else:
+            reason = self._cannot_replay(inputs)
+        return LocalStep(inputs, num_rows, num_tokens, GraphMode.NONE if reason else mode, reason or "")
+
+    def check_idle(self, current: Mapping[str, Any]) -> LocalStep:
+        """A dummy batch's part of a step, see ``DecodeRunner.idle_step``."""
+        return self.check(self._dummy.of(current))
+
+    def _cannot_replay(self, inputs: Mapping[str, Any]) -> str | None:
+        for check in self._checks:
+            if (reason := check()) is not None:
+                return reason
+        return self._inputs.changed_constant(inputs)
