@@ -7,7 +7,7 @@ import torch
 
 from oproj_pass import released
 from tests.ascend.support.models import decoder
-from tests.ascend.support.process import stub_environment
+from tests.ascend.support.process import PRELOAD, stub_environment
 from tests.support.ranks import RankPool
 
 pytestmark = pytest.mark.distributed
@@ -21,8 +21,6 @@ def next_ranks_slice(layout, full):
 
 def errors_of(inner):
     """The largest difference to the unsharded model relative to its largest value, and with a wrong slice."""
-    import torch_npu  # noqa: F401
-
     right = error_of(inner)
     torch._dynamo.reset()
     with patch.object(released.Layout, "slice_of", next_ranks_slice):
@@ -44,7 +42,7 @@ def error_of(inner):
 
 @pytest.fixture(scope="module", params=list(EAGER))
 def errors(request, cann_stub):
-    pool = RankPool(2, stub_environment(cann_stub))  # of its own: one compiler a process
+    pool = RankPool(2, stub_environment(cann_stub), PRELOAD)  # of its own: one compiler a process
     yield pool.run(errors_of, request.param, timeout=280)
     pool.close()
 

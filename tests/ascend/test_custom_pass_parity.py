@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils import parametrize
 
-from tests.ascend.support.process import stub_environment
+from tests.ascend.support.process import PRELOAD, stub_environment
 from tests.support.ranks import RankPool
 
 
@@ -22,8 +22,6 @@ def exchange_on_the_cpu(input, send_counts, send_offsets, recv_counts, recv_offs
 
 def error_of(compiler, weights, sabotage):
     """The largest difference to the unsharded model, relative to the largest output, of two steps."""
-    import torch_npu  # noqa: F401
-
     import_module(compiler)
     from oproj_pass.passes import npu_pass
     from tests.ascend.support.decode import decode_step, decoder
@@ -115,7 +113,7 @@ SABOTAGES = {
 
 @pytest.fixture(scope="module", params=COMPILERS)
 def ranks(request, cann_stub):
-    pool = RankPool(2, environment=stub_environment(cann_stub))
+    pool = RankPool(2, stub_environment(cann_stub), PRELOAD)
     yield request.param, pool
     pool.close()
 
