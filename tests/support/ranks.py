@@ -55,7 +55,7 @@ class RankPool:
     def close(self):
         """End the processes; the next run starts new ones."""
         for worker in self._workers or ():
-            worker.kill()
+            worker.close()
         self._workers = None
 
 

@@ -39,6 +39,12 @@ class Worker:
         self.kill()
         return "lost", f"no answer within {timeout} s"
 
+    def close(self):
+        """Hang up, so that the process ends and says what it measured; killed if it does not."""
+        self._connection.close()
+        self._process.join(5)
+        self.kill()
+
     def kill(self):
         self._process.kill()
         self._process.join()

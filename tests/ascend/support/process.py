@@ -57,7 +57,7 @@ def run_over_stub(folder, events: Path, function, *args, soc=SOC, cann=CANN, dev
         worker.send((function, args))
         kind, value = worker.receive(timeout)
     finally:
-        worker.kill()
+        worker.close()
     logged = events.read_text().splitlines() if events.exists() else []
     if kind != "result":
         last = "\n".join(logged[-10:]) or "none"
@@ -77,4 +77,4 @@ def _serve(connection):
         connection.send(answer)
     except BaseException:  # whatever it is, the test shows it
         connection.send(("error", traceback.format_exc()))
-    connection.poll(None)  # tensors in the answer are shared memory of this process: stay until killed
+    connection.poll(None)  # tensors in the answer are shared memory of this process: stay until it is read
