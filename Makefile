@@ -15,10 +15,11 @@ STAMP_ASCEND := $(VENV_ASCEND)/.installed
 STAMP_VLLM := $(VENV_VLLM)/.installed
 STAMP_RULES := $(VENV_RULES)/.installed
 # A file's tests stay in one process, which keeps its pools of ranks; each process has one core to itself.
-PYTEST := -m pytest -n $(WORKERS) --dist loadfile
+# In their order, which ends with small ones: both processes are busy until the end.
+PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules lint docs clean
+.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules coverage lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
@@ -30,6 +31,14 @@ test-plain: $(STAMP) lint
 
 test-ascend: $(STAMP_ASCEND)
 	$(BIN_ASCEND)/python $(PYTEST) tests/ascend
+
+# The lines of the product that both tiers run, in all their processes.
+coverage: $(STAMP) $(STAMP_ASCEND)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run $(PYTEST)
+	$(BIN_ASCEND)/coverage run $(PYTEST) tests/ascend
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered
 
 # A job of its own: 2.5 GB to install, and some minutes. Also shows what a new vLLM decides otherwise.
 test-vllm: $(STAMP_VLLM)

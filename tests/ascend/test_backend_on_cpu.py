@@ -7,7 +7,7 @@ import torch
 
 from oproj_pass import released
 from tests.ascend.support.models import decoder
-from tests.ascend.support.process import stub_environment
+from tests.ascend.support.process import PRELOAD, stub_environment
 from tests.support.ranks import RankPool
 
 pytestmark = pytest.mark.distributed
@@ -21,21 +21,19 @@ def next_ranks_slice(layout, full):
 
 def errors_of(inner):
     """The largest difference to the unsharded model relative to its largest value, and with a wrong slice."""
-    import torch_npu  # noqa: F401
-
-    right = error_of(inner)
+    right = error_of(inner, (5, 3))
     torch._dynamo.reset()
     with patch.object(released.Layout, "slice_of", next_ranks_slice):
-        return right, error_of(inner)
+        return right, error_of(inner, (5,))
 
 
 @torch.inference_mode()
-def error_of(inner):
+def error_of(inner, sizes):
     model, reference = decoder(), decoder()
     options = {"oproj_tensor_parallel_size": 2, "inner_backend": inner, "inner_options": EAGER[inner]}
     compiled = torch.compile(model, backend="oproj_npu", options=options, fullgraph=True)
     errors = []
-    for rows in (5, 3):
+    for rows in sizes:
         x = torch.randn(rows, 32)
         expected = reference(x)
         errors.append(((compiled(x) - expected).abs().max() / expected.abs().max()).item())
@@ -44,7 +42,7 @@ def error_of(inner):
 
 @pytest.fixture(scope="module", params=list(EAGER))
 def errors(request, cann_stub):
-    pool = RankPool(2, stub_environment(cann_stub))  # of its own: one compiler a process
+    pool = RankPool(2, stub_environment(cann_stub), PRELOAD)  # of its own: one compiler a process
     yield pool.run(errors_of, request.param, timeout=280)
     pool.close()
 

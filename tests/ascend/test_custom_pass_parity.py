@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.utils import parametrize
 
-from tests.ascend.support.process import stub_environment
+from tests.ascend.support.process import PRELOAD, stub_environment
 from tests.support.ranks import RankPool
 
 
@@ -20,10 +20,8 @@ def exchange_on_the_cpu(input, send_counts, send_offsets, recv_counts, recv_offs
     return received
 
 
-def error_of(compiler, weights, sabotage):
+def error_of(compiler, weights, sabotage, layers):
     """The largest difference to the unsharded model, relative to the largest output, of two steps."""
-    import torch_npu  # noqa: F401
-
     import_module(compiler)
     from oproj_pass.passes import npu_pass
     from tests.ascend.support.decode import decode_step, decoder
@@ -31,15 +29,15 @@ def error_of(compiler, weights, sabotage):
     compile_with = COMPILERS[compiler]
     library = torch.library.Library("npu_define", "IMPL")
     library.impl("all_to_all_single_npu", exchange_on_the_cpu, "CPU")
-    model, reference = (decoder("gqa", "cpu", torch.float32) for _ in range(2))
+    model, reference = (decoder("gqa", "cpu", torch.float32, layers) for _ in range(2))
     if weights == "presharded":
         hold_slices_only(model)
-    compiled = compile_with(model, SABOTAGES[sabotage](npu_pass(expected_sites=2)))
+    compiled = compile_with(model, SABOTAGES[sabotage](npu_pass(expected_sites=layers)))
     errors = []
     with torch.no_grad():
         for seed in range(2):
             torch.manual_seed(10 * dist.get_rank() + seed)
-            inputs = decode_step("gqa", "cpu", torch.float32)
+            inputs = decode_step("gqa", "cpu", torch.float32, layers)
             expected = reference(**copy.deepcopy(inputs)).logits
             difference = compiled(**inputs).logits - expected
             errors.append((difference.abs().max() / expected.abs().max()).item())
@@ -115,7 +113,7 @@ SABOTAGES = {
 
 @pytest.fixture(scope="module", params=COMPILERS)
 def ranks(request, cann_stub):
-    pool = RankPool(2, environment=stub_environment(cann_stub))
+    pool = RankPool(2, stub_environment(cann_stub), PRELOAD)
     yield request.param, pool
     pool.close()
 
@@ -123,12 +121,12 @@ def ranks(request, cann_stub):
 @pytest.mark.parametrize("weights", ["cut in the graph", "presharded"])
 def test_equals_the_unsharded_model(ranks, weights):
     compiler, pool = ranks
-    assert max(pool.run(error_of, compiler, weights, None, timeout=600, group_timeout=300)) < 1e-5
+    assert max(pool.run(error_of, compiler, weights, None, 2, timeout=600, group_timeout=300)) < 1e-5
 
 
 @pytest.mark.parametrize("sabotage", ["no exchange", "wrong slice"])
 def test_the_comparison_notices_what_is_wrong(ranks, sabotage):
     """The negative control."""
     compiler, pool = ranks
-    errors = pool.run(error_of, compiler, "cut in the graph", sabotage, timeout=600, group_timeout=300)
+    errors = pool.run(error_of, compiler, "cut in the graph", sabotage, 1, timeout=600, group_timeout=300)
     assert min(errors) > 1e-3

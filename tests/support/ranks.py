@@ -1,5 +1,6 @@
 """Pools of gloo ranks: each rank is a process that lives for the whole test session.
 
+They are forked from one process that has imported what they need: a pool whose rank died is soon there again.
 A test sends a module-level function to every rank; it runs inside a fresh process group on loopback, and its
 results or errors come back by rank. A rank that does not answer in time is killed, and the test fails.
 """
@@ -16,15 +17,22 @@ from tests.support.workers import Worker
 
 
 class RankPool:
-    """``world`` processes that run the same function side by side, with ``environment`` added to theirs."""
+    """``world`` processes that run the same function side by side, with ``environment`` added to theirs.
 
-    def __init__(self, world, environment=None):
+    ``preload``: the module that the process which they are forked from has imported.
+    """
+
+    def __init__(self, world, environment=None, preload="tests.support.preload"):
         self.world = world
         self.environment = environment
+        self.preload = preload
         self._workers = None
 
     def run(self, function, *args, timeout=120, group_timeout=30, init=True):
-        """``function(*args)`` on every rank; the list of results, or the first rank's error as a failure."""
+        """``function(*args)`` on every rank; the list of results, or the first rank's error as a failure.
+
+        Without ``init`` the function makes the process group itself, from the variables that torchrun sets.
+        """
         outcomes = self.outcomes(function, *args, timeout=timeout, group_timeout=group_timeout, init=init)
         for rank, (kind, value) in enumerate(outcomes):
             if kind != "result":
@@ -33,7 +41,9 @@ class RankPool:
 
     def outcomes(self, function, *args, timeout=120, group_timeout=30, init=True):
         """Per rank, ``("result", value)``, ``("error", text)`` or ``("lost", text)`` for a dead process."""
-        self._workers = self._workers or [Worker(_serve, self.environment) for _ in range(self.world)]
+        self._workers = self._workers or [
+            Worker(_serve, self.environment, self.preload) for _ in range(self.world)
+        ]
         port = free_port()
         for rank, worker in enumerate(self._workers):
             worker.send((function, args, rank, self.world, port, group_timeout, init))
@@ -45,15 +55,11 @@ class RankPool:
     def close(self):
         """End the processes; the next run starts new ones."""
         for worker in self._workers or ():
-            worker.kill()
+            worker.close()
         self._workers = None
 
 
 def _serve(connection):
-    os.environ.update(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", TORCHINDUCTOR_COMPILE_THREADS="1")
-    import torch
-
-    torch.set_num_threads(1)
     with suppress(EOFError, KeyboardInterrupt):
         while True:
             connection.send(_run(*connection.recv()))
@@ -65,6 +71,7 @@ def _run(function, args, rank, world, port, group_timeout, init):
 
     torch._dynamo.reset()
     torch.manual_seed(rank)
+    os.environ.update(_torchrun(rank, world, port))
     try:
         if init:
             dist.init_process_group(
@@ -80,6 +87,14 @@ def _run(function, args, rank, world, port, group_timeout, init):
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def _torchrun(rank, world, port):
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    return {name: str(value) for name, value in numbers.items()} | {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
 
 
 def free_port():

@@ -4,8 +4,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 COMMON = {
-    "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "vocab_size": 96,
+    "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 96,
 }  # fmt: skip
 CONFIGS = {
     "gqa": ("llama", {"num_key_value_heads": 2, "head_dim": 16}),
@@ -23,21 +22,21 @@ CACHE_WIDTHS = {"gqa": (2, 16, 16), "mla": (1, 16, 8)}  # heads, and the width o
 HIDDEN, LAYERS, BATCH, CACHED = 64, 2, 6, 5
 
 
-def decoder(kind, device="npu", dtype=torch.bfloat16):
+def decoder(kind, device="npu", dtype=torch.bfloat16, layers=LAYERS):
     """A decoder with the same weights on every rank, its attention written out."""
     name, options = CONFIGS[kind]
     torch.manual_seed(0)
-    config = AutoConfig.for_model(name, **COMMON, **options)
+    config = AutoConfig.for_model(name, **COMMON, **options, num_hidden_layers=layers)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     return model.eval().requires_grad_(False).to(dtype).to(device)
 
 
-def decode_step(kind, device="npu", dtype=torch.bfloat16, batch=BATCH):
+def decode_step(kind, device="npu", dtype=torch.bfloat16, layers=LAYERS):
     """The inputs of one decode step: a token a request, and a cache of the tokens before."""
     heads, key, value = CACHE_WIDTHS[kind]
     cache = DynamicCache()
-    for layer in range(LAYERS):
-        states = (torch.randn(batch, heads, CACHED, width, dtype=dtype).to(device) for width in (key, value))
+    for layer in range(layers):
+        states = (torch.randn(BATCH, heads, CACHED, width, dtype=dtype).to(device) for width in (key, value))
         cache.update(*states, layer)
-    tokens = torch.randint(0, COMMON["vocab_size"], (batch, 1)).to(device)
+    tokens = torch.randint(0, COMMON["vocab_size"], (BATCH, 1)).to(device)
     return {"input_ids": tokens, "past_key_values": cache}

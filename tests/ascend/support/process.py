@@ -1,4 +1,7 @@
-"""Runs a function in a fresh process over the CANN stub; brings back its result and the device's events."""
+"""Runs a function in a process of its own over the CANN stub; brings back its result and the device's events.
+
+They are forked from one that has imported torch_npu, but for those on another device than the usual one.
+"""
 
 import faulthandler
 import os
@@ -12,6 +15,7 @@ import pytest
 from tests.support.workers import Worker
 
 SOC, CANN, DEVICES = "Ascend910B3", "9.1.0", 1
+PRELOAD = "tests.ascend.support.preload"
 
 
 @dataclass(frozen=True)
@@ -46,12 +50,14 @@ def run_over_stub(folder, events: Path, function, *args, soc=SOC, cann=CANN, dev
     ``function`` is a module's own, as it is pickled by reference; torch_npu is imported before it runs. Fails
     the test with the child's traceback, or with the last events where the child died without one.
     """
-    worker = Worker(_serve, stub_environment(folder, soc=soc, cann=cann, devices=devices, events=events))
+    environment = stub_environment(folder, soc=soc, cann=cann, devices=devices, events=events)
+    as_preloaded = (soc, cann, devices) == (SOC, CANN, DEVICES)  # torch_npu keeps what it read of them
+    worker = Worker(_serve, environment, PRELOAD if as_preloaded else None)
     try:
         worker.send((function, args))
         kind, value = worker.receive(timeout)
     finally:
-        worker.kill()
+        worker.close()
     logged = events.read_text().splitlines() if events.exists() else []
     if kind != "result":
         last = "\n".join(logged[-10:]) or "none"
@@ -71,4 +77,4 @@ def _serve(connection):
         connection.send(answer)
     except BaseException:  # whatever it is, the test shows it
         connection.send(("error", traceback.format_exc()))
-    connection.poll(None)  # tensors in the answer are shared memory of this process: stay until killed
+    connection.poll(None)  # tensors in the answer are shared memory of this process: stay until it is read

@@ -1,4 +1,4 @@
-"""A tiny model with a tokenizer of its own, and a way to run the demonstration that cannot hang."""
+"""A tiny model with a tokenizer of its own, and two ways to run the demonstration that cannot hang."""
 
 import json
 import os
@@ -13,6 +13,7 @@ import torch
 
 from oproj_pass.demo.prompts import ARRIVALS
 from oproj_pass.demo.request import Request
+from tests.support.scripts import finished
 
 SYSTEM_WORDS = 18  # prompts then last about as long as the real model's do
 SPECIAL = ["<unk>", "<end>", "system"]
@@ -28,13 +29,25 @@ class Run:
 
 
 @pytest.fixture(scope="session")
+def run_ranks(tiny_checkpoint):
+    """Runs the demonstration on a pool of ranks, with the tiny model."""
+    from tests.distributed.demo.ranks import demonstrated
+
+    def run(pool, max_tokens: int = 32, *, wrong_slice: bool = False) -> Run:
+        done = finished(pool.run(demonstrated, tiny_checkpoint, max_tokens, wrong_slice, init=False))
+        return Run(done.status, json.loads(done.stdout) if done.stdout else None, done.stderr)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def run_demo():
-    """Runs a command line of Python in a session of its own, which is killed whole when time is up."""
+    """Runs the demonstration as users do, in a session of its own, which is killed whole when time is up."""
 
     def run(*arguments: str, timeout: float = 240) -> Run:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-m", "oproj_pass.demo", "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

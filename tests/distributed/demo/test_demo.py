@@ -1,4 +1,4 @@
-"""The whole demonstration, as a user starts it: four processes, on a tiny model of random weights."""
+"""The whole demonstration on four ranks, with a tiny model of random weights."""
 
 import pytest
 
@@ -6,8 +6,8 @@ pytestmark = pytest.mark.distributed
 
 
 @pytest.fixture(scope="module")
-def run(run_demo, tiny_checkpoint):
-    return run_demo("-m", "oproj_pass.demo", "--json", "--model", str(tiny_checkpoint))
+def run(run_ranks, four_ranks):
+    return run_ranks(four_ranks)
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The demonstration with SmolLM2-135M-Instruct's real weights, from the package to the verdict."""
+"""The demonstration with SmolLM2-135M-Instruct's real weights, as users start it, to the verdict."""
 
 import importlib.util
 
@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def test_shards_all_thirty_projections_and_keeps_every_token(run_demo):
-    run = run_demo("-m", "oproj_pass.demo", "--json", timeout=1200)
+    run = run_demo(timeout=1200)
     assert run.status == 0, run.stderr
     facts = run.facts
     assert facts["tokens_equal"]
