@@ -11,6 +11,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Any
 
+from oproj_pass.torch_internals import require_internals
+
+require_internals("oproj_pass")
+
 from torch import Tensor
 from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
