@@ -83,6 +83,8 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._dynamo.utils.counters.clear",
         "torch._dynamo.utils.counters.update",
         "torch._dynamo.utils.graph_break_reasons.clear",
+        "torch._functorch.config.force_autograd_cache",
+        "torch._functorch.config.patch",
         "torch._guards.Guard",
         "torch._guards.TracingContext.try_get",
         "torch._inductor.config.get_config_copy",
