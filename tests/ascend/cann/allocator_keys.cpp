@@ -1,7 +1,7 @@
 // Lets torch_npu load beside a CUDA build of torch, which has claimed two of its allocator settings by then.
 //
-// torch 2.14 keeps the names of all devices' allocator settings in one set and throws on a second claim, in a
-// static initialiser, where nobody can catch it. This runs before torch_npu's own and gives the names back.
+// torch keeps the names of all devices' allocator settings in one set and throws on a second claim, in a static
+// initialiser, where nobody can catch it. This runs before torch_npu's own and gives the names back.
 #include <dlfcn.h>
 
 #include <string>
