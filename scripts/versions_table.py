@@ -27,17 +27,11 @@ print(json.dumps(found))
 
 
 @dataclass(frozen=True)
-class Counts:
-    """Numbers of tests of one run; ``failed`` counts errors of fixtures too."""
-
-    passed: int
-    failed: int
-    skipped: int
-
-
-@dataclass(frozen=True)
 class Run:
-    """One row. ``tests``: what pytest was given, or "all"; ``commit``: of the code that ran."""
+    """One row. ``tests``: what pytest was given, or "all"; ``commit``: of the code that ran.
+
+    ``passed``, ``failed``, ``skipped``: numbers of tests; fixtures that fail count as failed.
+    """
 
     environment: str
     versions: dict[str, str]
@@ -48,22 +42,17 @@ class Run:
     failed: int
     skipped: int
 
-    @classmethod
-    def today(cls, environment: str, versions: dict[str, str], tests: str, counts: Counts) -> "Run":
-        """A run that has just ended, on what is checked out here."""
-        date = datetime.now(timezone.utc).date().isoformat()
-        return cls(environment, versions, tests, date, _commit(), **asdict(counts))
 
-
-def read_counts(report: Path) -> Counts:
-    """The counts of a report in JUnit's form."""
+def read_counts(report: Path) -> dict[str, int]:
+    """The numbers of passed, failed and skipped tests of a report in JUnit's form."""
     suites = ElementTree.parse(report).getroot().iter("testsuite")
     totals = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
     for suite in suites:
         for name in totals:
             totals[name] += int(suite.get(name, 0))
     failed = totals["failures"] + totals["errors"]
-    return Counts(totals["tests"] - failed - totals["skipped"], failed, totals["skipped"])
+    passed = totals["tests"] - failed - totals["skipped"]
+    return {"passed": passed, "failed": failed, "skipped": totals["skipped"]}
 
 
 def versions_in(python: Path) -> dict[str, str]:
@@ -98,8 +87,15 @@ def table(runs: Iterable[Run]) -> str:
     return "\n".join(lines)
 
 
-def _commit() -> str:
-    told = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    return told.stdout.strip()
+def today() -> str:
+    """The date of a row."""
+    return datetime.now(timezone.utc).date().isoformat()
+
+
+def checked_out() -> str:
+    """The commit that is checked out, marked where more than the table was changed since."""
+    commit = ["git", "rev-parse", "--short", "HEAD"]
+    told = subprocess.run(commit, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    others = ["git", "diff", "--quiet", "HEAD", "--", ".", f":!{PAGE}", f":!{RECORD}"]
+    changed = subprocess.run(others, cwd=ROOT, check=False).returncode
+    return f"{told}, changed" if changed else told

@@ -11,7 +11,7 @@ import pytest
 from oproj_pass.torch_internals import SUPPORTED
 from scripts import versions_table
 from scripts.versions_matrix import MATRIX
-from scripts.versions_table import BEGIN, END, Counts, Run, read_counts, record, recorded, table
+from scripts.versions_table import BEGIN, END, Run, checked_out, read_counts, record, recorded, table
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
@@ -75,7 +75,11 @@ def test_a_run_takes_the_place_of_the_last_one_of_its_environment_and_tests(page
 
 def test_a_fixture_that_fails_counts_as_failed(tmp_path):
     (tmp_path / "report.xml").write_text(REPORT)
-    assert read_counts(tmp_path / "report.xml") == Counts(passed=8, failed=3, skipped=3)
+    assert read_counts(tmp_path / "report.xml") == {"passed": 8, "failed": 3, "skipped": 3}
+
+
+def test_names_the_commit_that_ran():
+    assert re.fullmatch(r"[0-9a-f]{7,}(, changed)?", checked_out())
 
 
 def test_refuses_an_environment_that_is_not_there():
