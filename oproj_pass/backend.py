@@ -13,6 +13,10 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from oproj_pass.torch_internals import require_internals
+
+require_internals("oproj_pass")
+
 from torch.fx import GraphModule, Node
 
 from oproj_pass.binding import bind, commit, compile_with_slices, record_readers

@@ -9,6 +9,7 @@ __all__ = [
     "GroupMismatchError",
     "OProjError",
     "SiteMismatchError",
+    "TorchVersionError",
     "WeightReleasedError",
 ]
 
@@ -31,6 +32,10 @@ class GroupMismatchError(OProjError, RuntimeError):
 
 class EagerStepError(OProjError, RuntimeError):
     """A step would run eager, where ranks may bring different token counts and hang the collectives."""
+
+
+class TorchVersionError(OProjError, ImportError):
+    """The installed torch lacks something this project stands on; raised on import."""
 
 
 class WeightReleasedError(OProjError, RuntimeError):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.backends.registry import list_backends, lookup_backend
 from torch._dynamo.exc import InvalidBackend
+from torch._functorch import config as functorch_config
 from torch.fx import GraphModule, Node
 
 from oproj_pass import npu_on_cpu
@@ -75,8 +76,13 @@ def _ascend_compiler(backend: str, options: Mapping[str, Any]) -> Compiler:
             setattr(reduce(getattr, sections, configuration), name, value)
         except Exception as error:  # each kind of field has its own
             raise _not_accepted(backend, field, value, error) from None
-    compiler: Compiler = module.get_npu_backend(compiler_config=configuration)
-    return compiler
+    return partial(_not_stored, module.get_npu_backend(compiler_config=configuration))
+
+
+def _not_stored(compiler: Compiler, gm: GraphModule, example_inputs: list[Any]) -> Compiled:
+    """Compile past AOTAutograd's cache: `aot_compile` forces it on graphs that it then cannot hold."""
+    with functorch_config.patch(force_autograd_cache=False):
+        return compiler(gm, example_inputs)
 
 
 def _fields(section: Any, prefix: str = "") -> Iterator[str]:

@@ -1,5 +1,9 @@
 """Everything that reads or rewrites an FX graph."""
 
+from oproj_pass.torch_internals import require_internals
+
+require_internals("oproj_pass.passes")
+
 from oproj_pass.passes.axes import Axis, StoredAxis, TensorAxis, shard_of
 from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
 from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot

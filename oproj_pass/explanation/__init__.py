@@ -1,5 +1,9 @@
 """What sharding would do to a model, from the model alone: no process group, no change, no weights needed."""
 
+from oproj_pass.torch_internals import require_internals
+
+require_internals("oproj_pass")
+
 from oproj_pass.explanation.report import ExplainReport, GraphBreak, ProjectionRow
 from oproj_pass.explanation.search import explain
 

@@ -1,5 +1,9 @@
 """The decode runtime: agree, dispatch, guard, replay. `docs/runtime.md` has the phases and the refusals."""
 
+from oproj_pass.torch_internals import require_internals
+
+require_internals("oproj_pass")
+
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.device_graph import (
     AcceleratorGraphs,

@@ -12,6 +12,7 @@ hands straight on to what it wraps.
 import logging
 
 from oproj_pass.integrations.vllm.settings import Settings, settings_of
+from oproj_pass.torch_internals import require_internals
 
 __all__ = ["Settings", "register", "settings_of"]
 
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 def register() -> None:
     """The entry point. Wraps each hook once, however often it is called; none in a vLLM that lacks one."""
     try:
+        require_internals("oproj_pass")
         from oproj_pass.integrations.vllm import backend, guard, layers, rules  # noqa: PLC0415  (import vLLM)
     except ImportError as error:
         logger.warning("o_proj sharding is not available in this vLLM: %s", error)
