@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from oproj_pass.capture import StepBound, plan_capture
-from oproj_pass.runtime import DecodeRunner
+from oproj_pass.runtime import ControlGroup, DecodeRunner
 from oproj_pass.runtime.buffers import PersistentInputs, RowBuffer
 from tests.distributed.runtime.ranks import PATIENCE, TIMEOUT, caught
 from tests.support.models import decoder, rows
@@ -172,3 +172,16 @@ def test_thousands_of_random_steps_stay_right_and_flat(two_ranks):
         assert tensors_late <= tensors_early
         assert resident_late - resident_early < 10 * 1024
     assert outcomes[0][2] == outcomes[1][2]
+
+
+def exchanges_of_steps(count):
+    runner, _ = sharded_runner(TINY)
+    exchanges, exchange = [], ControlGroup.exchange
+    with patch.object(ControlGroup, "exchange", lambda *args: exchanges.append(1) or exchange(*args)):
+        for _ in range(count):
+            runner.step({"x": rows(1 + dist.get_rank(), 1, 32)})
+    return len(exchanges)
+
+
+def test_a_step_agrees_once_and_its_graphs_do_not_compare_rows_again(two_ranks):
+    assert two_ranks.run(exchanges_of_steps, 3) == [3, 3]
