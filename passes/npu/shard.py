@@ -63,7 +63,7 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
     full = {node: value_of(node) for node in placeholders(gm)}
 
     def decide(sites: list[Projection], near_misses: list[NearMiss]) -> ShardPlan:
-        paths = [found.path for found in (*sites, *near_misses)]
+        paths = [*(site.path for site in sites), *(miss.path for miss in near_misses)]
         if idle := unmatched_globs(settings.include, settings.exclude, paths):
             logger.warning("%s", idle)
         strangers = [site for site in sites if not stored.issuperset(cut.node for cut in site.slices)]
