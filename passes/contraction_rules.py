@@ -102,8 +102,7 @@ def _repeated(step: Step) -> Inputs:
     One that is repeated for all features is the same on every rank, and repeated less often.
     """
     source: Any = step.node.args[0]
-    repeats = argument(step.node, 1, "repeats", None)
-    dim = argument(step.node, 2, "dim", None)
+    repeats, dim = argument(step.node, 1, "repeats", None), argument(step.node, 2, "dim", None)
     if not isinstance(repeats, int) or dim is None or "output_size" in step.node.kwargs:
         raise CannotFollow(f"is repeated by `{step.node.name}`, irregularly")
     if dim % len(step.shape) != step.dim:

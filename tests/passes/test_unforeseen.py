@@ -1,13 +1,16 @@
 """Whatever lies between a stored weight and its GEMM: the rewrite is exact, or there is a near miss."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import find_projections
+from oproj_pass.passes import contraction, find_projections
 from tests.support.traced import attend, names_of, on_all_ranks, traced
+from tests.support.traced import search as search_traced
 
 SIZE = 8
 
@@ -125,3 +128,96 @@ def check_parity(function, weights, xs, expected):
             return
         for y, whole in zip(results, expected, strict=True):
             torch.testing.assert_close(y, whole, rtol=1e-3, atol=1e-3)
+
+
+FOLLOWED = {
+    "an added dimension that is dropped": lambda w, i: w[None][0],
+    "an ellipsis": lambda w, i: w[..., :],
+    "rows picked by a tensor": lambda w, i: w[i],
+    "rows picked through an ellipsis": lambda w, i: w[i, ...],
+    "another dimension unflattened": lambda w, i: w.unflatten(0, (2, 4)).flatten(0, 1),
+    "groups that nothing scales": lambda w, i: w.view(SIZE, 4, 2).reshape(SIZE, SIZE),
+}
+LEFT_ALONE = {
+    "a list": (lambda w, i: w[[*range(SIZE)]], "with an index that is no slice, number or tensor"),
+    "a list among slices": (lambda w, i: w[:, [*range(SIZE)]], "with an index that is no slice, number or"),
+    "a truth value": (lambda w, i: w[True][0], "with an index that is no slice, number or tensor"),
+    "features picked by a tensor": (lambda w, i: w[:, i], "picks its input features by an index"),
+    "features picked along a dimension": (
+        lambda w, i: w.index_select(1, i),
+        "picks its input features by an",
+    ),
+    "two indices": (lambda w, i: w[i[:, None], i], "by several indices"),
+    "itself, picked": (lambda w, i: w + w[:, i], "is also read whole by `getitem"),
+    "itself, transposed": (lambda w, i: w + w.t(), "along two dimensions"),
+    "the shape of another": (lambda w, i: w.flatten().view_as(w), "through which K cannot be followed"),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_follows(name):
+    function, weights = indexed(FOLLOWED[name])
+    xs = [(torch.randn(3, SIZE),) for _ in range(2)]
+    results, sites, misses = on_all_ranks(function, xs, *weights)
+    assert (len(sites), misses) == (1, ())
+    for y, (x,) in zip(results, xs, strict=True):
+        torch.testing.assert_close(y, function(x, *weights), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_leaves_alone(name):
+    path, reason = LEFT_ALONE[name]
+    function, weights = indexed(path)
+    sites, (miss,) = search_traced(function, (torch.randn(3, SIZE),), *weights)
+    assert sites == []
+    assert miss.reason.startswith("has a weight that ")
+    assert reason in miss.reason
+
+
+def indexed(path):
+    stored = torch.randn(SIZE, SIZE), torch.randperm(SIZE)
+    return lambda x, weight, index: F.linear(attend(x), path(weight, index)), stored
+
+
+def test_parity_fails_when_a_whole_reader_is_overlooked(monkeypatch):
+    """What the search refuses would be wrong indeed."""
+    monkeypatch.setattr(contraction, "_require_no_whole_reader", lambda *_: None)
+
+    def function(x, weight, index):
+        return attend(x) @ (weight + weight[index])
+
+    stored = torch.randn(SIZE, SIZE), torch.arange(SIZE) % 4
+    xs = [(torch.randn(3, SIZE),) for _ in range(2)]
+    results, sites, _ = on_all_ranks(function, xs, *stored)
+    assert len(sites) == 1
+    errors = [(y - function(x, *stored)).abs().max() for y, (x,) in zip(results, xs, strict=True)]
+    assert max(errors) > 1e-2
+
+
+def test_refuses_to_part_a_group_that_only_a_view_makes():
+    function, weights = indexed(lambda w, i: w.view(SIZE, 2, 4).reshape(SIZE, SIZE))
+    (site,), _ = search_traced(function, (torch.randn(3, SIZE),), *weights)
+    assert (site.unit, site.parts) == (4, 2)
+
+
+class Indexed(nn.Module):
+    def __init__(self, *index):
+        super().__init__()
+        self.weight, self.index = nn.Parameter(torch.randn(SIZE, SIZE)), index
+
+    def forward(self, x):
+        return x + F.linear(attend(x), self.weight[self.index])
+
+
+def test_takes_or_leaves_every_index_that_dynamo_captures(search):
+    rows = [*range(SIZE)]
+    model = nn.Sequential(
+        Indexed(rows),
+        Indexed(slice(None), rows),
+        Indexed(None, 0),
+        Indexed(..., slice(None)),
+        Indexed(torch.tensor(rows)),
+    )
+    found = search(model, torch.randn(3, SIZE))
+    assert found.paths == ["2", "3", "4"]
+    assert sorted(found.missed) == ["0", "1"]
