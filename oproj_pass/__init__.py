@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
     from oproj_pass.explanation import ExplainReport, explain
     from oproj_pass.loading import load_sharded
-    from oproj_pass.report import ShardReport, shard_report
     from oproj_pass.runtime import DecodeRunner
-    from oproj_pass.state_dict import full_state_dict
+    from oproj_pass.weights.memory_report import ShardReport, shard_report
+    from oproj_pass.weights.state_dict import full_state_dict
 
 _MODULES = {
     "DecodeRunner": "runtime",

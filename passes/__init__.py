@@ -4,17 +4,17 @@ from oproj_pass.torch_internals import require_internals
 
 require_internals("oproj_pass.passes")
 
-from oproj_pass.passes.axes import Axis, StoredAxis, TensorAxis, shard_of
+from oproj_pass.passes.ascend import WeightShard, npu_pass
+from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
 from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
+from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis, shard_of
 from oproj_pass.passes.history import HistoryStep, PassHistory
-from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
-from oproj_pass.passes.npu import WeightShard, npu_pass
-from oproj_pass.passes.overlap import OverlapExchange
+from oproj_pass.passes.overlap.side_stream import OverlapExchange
 from oproj_pass.passes.runner import run_passes
 from oproj_pass.passes.shard import Assignment, ShardOProj, ShardPlan, ShardRecord
-from oproj_pass.passes.sites import Projection, find_projections
+from oproj_pass.passes.sites.attention_output import Projection, find_projections
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion

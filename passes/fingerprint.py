@@ -12,15 +12,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes.collectives import (
+from oproj_pass.passes.graph.collectives import (
     collective_of,
     communicator,
     communicator_size,
     is_collective,
     listed_ranks,
 )
-from oproj_pass.passes.process_groups import process_group
-from oproj_pass.passes.provenance import module_path, value_of
+from oproj_pass.passes.graph.process_groups import process_group
+from oproj_pass.passes.graph.provenance import module_path, value_of
 
 
 @dataclass(frozen=True)

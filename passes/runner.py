@@ -10,8 +10,8 @@ from typing import Any
 from torch.fx import GraphModule
 
 from oproj_pass.passes.contract import GraphPass, PassRecord
-from oproj_pass.passes.metadata import propagate, value_key
-from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.graph.metadata import propagate, value_key
+from oproj_pass.passes.graph.provenance import placeholders
 
 logger = logging.getLogger(__name__)
 

@@ -20,12 +20,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.axes import StoredAxis, TensorAxis, part_of
 from oproj_pass.passes.contract import NearMiss, PassRecord
-from oproj_pass.passes.effects import emit_writes
-from oproj_pass.passes.metadata import SharedValues, inherit_origin, value_key
-from oproj_pass.passes.provenance import value_of
-from oproj_pass.passes.sites import Projection, find_projections
+from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis, part_of
+from oproj_pass.passes.graph.effects import emit_writes
+from oproj_pass.passes.graph.metadata import SharedValues, inherit_origin, value_key
+from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.sites.attention_output import Projection, find_projections
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion

@@ -24,7 +24,7 @@ import oproj_pass  # noqa: F401  (the backend is its entry point)
 from oproj_pass.passes import diff_graphs
 from oproj_pass.passes.diff import GraphSnapshot, snapshot
 from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
-from tests.passes import test_zoo, test_zoo_hybrids
+from tests.passes.sites import test_zoo, test_zoo_hybrids
 from tests.support import models, quantised
 from tests.support.fake import fake_world
 from tests.support.layouts import LAYOUTS, layout

@@ -28,8 +28,8 @@ from oproj_pass.demo.serve import Served, empty_rows, serve, tokens_left_anywher
 from oproj_pass.demo.slots import SlotDecoder
 from oproj_pass.deployment import PreemptionPolicy
 from oproj_pass.groups import require_fitting_size
-from oproj_pass.report import ShardReport, shard_report
 from oproj_pass.runtime import DecodeRunner
+from oproj_pass.weights.memory_report import ShardReport, shard_report
 
 OPROJ_TENSOR_PARALLEL_SIZE = 2
 BOUND = StepBound(max_num_seqs=3, max_num_batched_tokens=3)

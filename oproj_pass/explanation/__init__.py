@@ -4,7 +4,7 @@ from oproj_pass.torch_internals import require_internals
 
 require_internals("oproj_pass")
 
+from oproj_pass.explanation.explain import explain
 from oproj_pass.explanation.report import ExplainReport, GraphBreak, ProjectionRow
-from oproj_pass.explanation.search import explain
 
 __all__ = ["ExplainReport", "GraphBreak", "ProjectionRow", "explain"]

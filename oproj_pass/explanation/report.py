@@ -11,10 +11,10 @@ from typing import Any, Literal
 from rich.console import Console, ConsoleOptions, RenderResult
 
 from oproj_pass.explanation import render
-from oproj_pass.explanation.capture import GraphBreak
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes
 from oproj_pass.groups import AUTO_SIZES
 from oproj_pass.passes import STRATEGIES, NearMiss
+from oproj_pass.tracing.graphs import GraphBreak
 
 __all__ = ["ExplainReport", "GraphBreak", "ProjectionRow"]
 

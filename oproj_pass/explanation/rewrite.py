@@ -12,9 +12,9 @@ from torch import nn
 from torch.fx import GraphModule
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.explanation.capture import capture_graphs, copy_to_run
 from oproj_pass.passes import Exchange, ShardOProj
 from oproj_pass.passes.history import PassHistory
+from oproj_pass.tracing.graphs import capture_graphs, copy_to_run
 
 _NO_GROUP = "oproj"
 

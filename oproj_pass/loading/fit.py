@@ -11,7 +11,7 @@ from torch import nn
 from oproj_pass.errors import ConfigError, WeightReleasedError
 from oproj_pass.loading.checkpoint import Checkpoint, StoredEntry, here
 from oproj_pass.loading.places import Place
-from oproj_pass.released import Released
+from oproj_pass.weights.released import Released
 
 _LISTED = 5
 _CONVERTED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

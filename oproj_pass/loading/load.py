@@ -18,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.explanation.capture import module_of
 from oproj_pass.loading.checkpoint import Checkpoint, StoredEntry
 from oproj_pass.loading.fit import match, require_unsharded
 from oproj_pass.loading.layouts import find_layouts
 from oproj_pass.loading.places import Place, places_of
-from oproj_pass.released import adopt
-from oproj_pass.report import ShardReport, shard_report
-from oproj_pass.shard import Layout
+from oproj_pass.tracing.graphs import module_of
+from oproj_pass.weights.memory_report import ShardReport, shard_report
+from oproj_pass.weights.released import adopt
+from oproj_pass.weights.shard import Layout
 
 logger = logging.getLogger(__name__)
 

@@ -4,6 +4,8 @@ from oproj_pass.torch_internals import require_internals
 
 require_internals("oproj_pass")
 
+from oproj_pass.agreement.step_group import ControlGroup, Replies, StepGroup
+from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.device_graph import (
     AcceleratorGraphs,
@@ -19,8 +21,6 @@ from oproj_pass.runtime.pcp import (
     local_slots,
 )
 from oproj_pass.runtime.runner import DecodeRunner, Phase
-from oproj_pass.runtime.step_group import ControlGroup, Replies, StepGroup
-from oproj_pass.runtime.wire import StepKind, StepRow
 
 __all__ = [
     "AcceleratorGraphs",

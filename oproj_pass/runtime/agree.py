@@ -7,8 +7,8 @@ Decides from what every rank brought and from nothing else, so all ranks decide 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import StepAgreement, agree_step
-from oproj_pass.runtime.wire import StepKind, StepRow
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Iterable
 
+from oproj_pass.agreement.step_group import ControlGroup, StepGroup
 from oproj_pass.errors import ConfigError
 from oproj_pass.groups import ShardGroup, world_size
-from oproj_pass.runtime.step_group import ControlGroup, StepGroup
 
 logger = logging.getLogger(__name__)
 

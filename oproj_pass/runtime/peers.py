@@ -7,12 +7,12 @@ the reason instead of waiting for it.
 import logging
 from typing import NoReturn
 
+from oproj_pass.agreement.known_errors import is_known_to_group
+from oproj_pass.agreement.step_group import Replies, StepGroup
+from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
-from oproj_pass.known_errors import is_known_to_group
 from oproj_pass.runtime.agree import AgreedStep, disagreement
-from oproj_pass.runtime.step_group import Replies, StepGroup
-from oproj_pass.runtime.wire import StepKind, StepRow
 
 logger = logging.getLogger(__name__)
 

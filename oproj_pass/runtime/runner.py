@@ -15,10 +15,13 @@ from typing import Any
 import torch
 from torch.distributed import ProcessGroup
 
+from oproj_pass.agreement.rows_agreed import rows_agreed
+from oproj_pass.agreement.sharded_calls import groups_that_run
+from oproj_pass.agreement.step_group import StepGroup, step_group
+from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import CapturePlan, GraphMode
 from oproj_pass.errors import EagerStepError
 from oproj_pass.groups import ShardGroup
-from oproj_pass.rows_agreed import rows_agreed
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.arming import joined_group, warn_unguarded
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
@@ -30,10 +33,7 @@ from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.local_step import LocalStep, StepChecks
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
-from oproj_pass.runtime.step_group import StepGroup, step_group
 from oproj_pass.runtime.weights import WeightWatch
-from oproj_pass.runtime.wire import StepKind
-from oproj_pass.sharded_calls import groups_that_run
 
 logger = logging.getLogger(__name__)
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor, UntypedStorage, nn
 
-from oproj_pass.released import Released
 from oproj_pass.runtime.observe import Observation
+from oproj_pass.weights.released import Released
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Names an FX node's origin the same way in every process: its target, its source line, places in the model.
 
 Decides the printed form only, and guesses nothing: a node without metadata has no source line. Module paths
-themselves are read by `oproj_pass.passes.provenance`.
+themselves are read by `oproj_pass.passes.graph.provenance`.
 """
 
 import re

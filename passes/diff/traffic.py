@@ -9,8 +9,8 @@ import re
 
 import torch
 
-from oproj_pass.passes.collectives import Collective, named_collective
 from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
+from oproj_pass.passes.graph.collectives import Collective, named_collective
 
 __all__ = ["collective_name", "count_collectives", "payload"]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes import capacity, uniform  # noqa: F401  (they register operators)
-from oproj_pass.passes.gemm import Gemm
-from oproj_pass.passes.provenance import value_of
+from oproj_pass.passes.gemm.forms import Gemm
+from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.strategies import capacity  # noqa: F401  (they register operators)
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 

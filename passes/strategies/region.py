@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from oproj_pass.passes.axes import StoredAxis, TensorAxis
-from oproj_pass.passes.collectives import is_collective
+from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
+from oproj_pass.passes.graph.collectives import is_collective
 from oproj_pass.passes.strategies.exchange import Exchange
 
 

@@ -7,8 +7,8 @@
 
 from torch.fx import Graph
 
-from oproj_pass.passes.axes import Axis, StoredAxis
-from oproj_pass.passes.sites import Projection
+from oproj_pass.passes.gemm.axes import Axis, StoredAxis
+from oproj_pass.passes.sites.attention_output import Projection
 from oproj_pass.passes.strategies.exchange import Exchange, emit_finish, emit_reduce, emit_scatter
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.row_scales import emit_row_scale

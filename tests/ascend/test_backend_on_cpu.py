@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from oproj_pass import released
+from oproj_pass.weights import released
 from tests.ascend.support.models import decoder
 from tests.ascend.support.process import PRELOAD, stub_environment
 from tests.support.ranks import RankPool

@@ -80,7 +80,7 @@ def as_it_is(custom_pass):
 
 def with_the_other_ranks_slice(custom_pass):
     """The same function with the other rank's number: it cuts the wrong slice of a full weight."""
-    from oproj_pass.passes.npu import shard
+    from oproj_pass.passes.ascend import shard
 
     def sabotaged(gm, example_inputs, config):
         cut = shard.cut_in_graph

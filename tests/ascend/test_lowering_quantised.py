@@ -131,7 +131,7 @@ def test_exchanges_every_row_and_feature_once(operators):
 def formats():
     import torch_npu
 
-    from oproj_pass.weight_checks import is_in_tiles
+    from oproj_pass.weights.checks import is_in_tiles
 
     tiles = torch_npu.empty_with_format((64, 64), dtype=torch.int8, device="npu", acl_format=29)
     return is_in_tiles(torch.zeros(64, 64, dtype=torch.int8).npu()), is_in_tiles(tiles)

@@ -7,12 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from oproj_pass.npu import current_device, hccl_comm_name
+from oproj_pass.backend.ascend import current_device, hccl_comm_name
 from oproj_pass.passes import Exchange, ShardOProj, run_passes
-from oproj_pass.passes.axes import shard_of
-from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
-from oproj_pass.passes.mc2_limits import Device
-from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
+from oproj_pass.passes.ascend.mc2_limits import Device
+from oproj_pass.passes.gemm.axes import shard_of
+from oproj_pass.passes.graph.provenance import placeholders
 
 SIZE, LAYERS, HEADS, HEAD_DIM, HIDDEN = 4, 2, 8, 128, 64
 

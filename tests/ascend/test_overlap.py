@@ -12,9 +12,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from oproj_pass.passes import Exchange, ShardOProj, overlap, run_passes
-from oproj_pass.passes.collectives import is_collective
-from oproj_pass.passes.overlap import OverlapExchange
+from oproj_pass.passes import Exchange, ShardOProj, run_passes
+from oproj_pass.passes.graph.collectives import is_collective
+from oproj_pass.passes.overlap import side_stream as overlap
+from oproj_pass.passes.overlap.side_stream import OverlapExchange
 from tests.ascend.cann.build import wheel_folder
 from tests.support import streams
 from tests.support.models import decoder, parallel_decoder, rows

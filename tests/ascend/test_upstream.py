@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from oproj_pass import OProjConfig
-from oproj_pass.inner import inner_backend
+from oproj_pass.backend.inner import inner_backend
 from tests.support.ranks import free_port
 
 LOAD = """
 import torch
 from oproj_pass import OProjConfig
-from oproj_pass.inner import inner_backend
+from oproj_pass.backend.inner import inner_backend
 inner_backend(OProjConfig(inner_backend="npugraph_ex"), {})
 """
 

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import nn
 
 from oproj_pass import ConfigError, OProjError
-from oproj_pass.released import Layout
-from oproj_pass.rows_agreed import rows_agreed
+from oproj_pass.agreement.rows_agreed import rows_agreed
 from oproj_pass.runtime import ControlGroup
+from oproj_pass.weights.released import Layout
 from tests.support.models import Decoder, decoder, rows
 
 pytestmark = pytest.mark.distributed

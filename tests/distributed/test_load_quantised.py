@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 import oproj_pass
-from oproj_pass.released import Released
+from oproj_pass.weights.released import Released
 from tests.support.formats import FORMATS, GROUPED, ChannelInt8, channel_scales, to_int8
 from tests.support.models import decoder, rows
 

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 import oproj_pass
-from oproj_pass.released import Released
-from oproj_pass.report import stored_tensors
+from oproj_pass.weights.memory_report import stored_tensors
+from oproj_pass.weights.released import Released
 from tests.support.models import PROJECTIONS, decoder, rows
 
 pytestmark = pytest.mark.distributed

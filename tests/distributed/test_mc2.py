@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from oproj_pass.passes import Exchange, ShardOProj, run_passes, shard_of
-from oproj_pass.passes.mc2 import FuseMatmulReduceScatter
-from oproj_pass.passes.mc2_limits import Device
-from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
+from oproj_pass.passes.ascend.mc2_limits import Device
+from oproj_pass.passes.graph.provenance import placeholders
 from tests.support import npu_mc2_kernels
 from tests.support.models import decoder, rows
 
@@ -95,7 +95,7 @@ class Messages(logging.Handler):
 def compiled_without_npu():
     """The backend's error to the unsharded model, and what it logged of the options for Ascend."""
     messages, model = Messages(), decoder(**MODEL)
-    logging.getLogger("oproj_pass.npu").addHandler(messages)
+    logging.getLogger("oproj_pass.backend.ascend").addHandler(messages)
     x = rows(3, 32)
     with torch.inference_mode():
         expected = model(x)

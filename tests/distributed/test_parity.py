@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import oproj_pass
-from oproj_pass import backend, released
+from oproj_pass.backend import entry as backend
+from oproj_pass.weights import released
 from tests.support.models import decoder, rows
 
 pytestmark = pytest.mark.distributed

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oproj_pass
-from oproj_pass.released import ReleasedBuffer
+from oproj_pass.weights.released import ReleasedBuffer
 from tests.support import layouts, quantised
 from tests.support.layouts import layout
 from tests.support.quantised import ATTENTION, Model, model

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import oproj_pass
-from oproj_pass import backend
+from oproj_pass.backend import entry as backend
 from tests.support.models import Attention, decoder, rows
 
 pytestmark = pytest.mark.distributed

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 import oproj_pass
-from oproj_pass.released import Released
+from oproj_pass.weights.released import Released
 
 pytestmark = [
     pytest.mark.distributed,

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import oproj_pass
-from oproj_pass import released
-from oproj_pass.released import ReleasedParameter
+from oproj_pass.weights import released
+from oproj_pass.weights.released import ReleasedParameter
 from tests.support.models import Attention, decoder, rows
 
 pytestmark = pytest.mark.distributed

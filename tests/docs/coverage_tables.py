@@ -4,8 +4,8 @@
 """
 
 from tests.distributed.test_transformers import FAMILIES as ON_RANKS
-from tests.passes.test_zoo import FAMILIES
-from tests.passes.test_zoo_hybrids import HYBRIDS
+from tests.passes.sites.test_zoo import FAMILIES
+from tests.passes.sites.test_zoo_hybrids import HYBRIDS
 
 PROVEN = {config for config, *_ in ON_RANKS.values()}
 

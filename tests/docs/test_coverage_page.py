@@ -27,14 +27,14 @@ def test_the_tables_are_what_the_tests_build(table):
 
 
 def test_special_shapes_are_those_with_a_test_of_their_own():
-    source = (ROOT / "tests/passes/test_zoo_hybrids.py").read_text(encoding="utf-8")
+    source = (ROOT / "tests/passes/sites/test_zoo_hybrids.py").read_text(encoding="utf-8")
     built = set(re.findall(r"transformers\.(\w+)Config\(|\.(\w+?)(?:Text)?(?:ForCausalLM)\._from", source))
     built = {"".join(names) for names in built}
     assert set(first_column(section("Special shapes"))) == built
 
 
 def test_aten_families_are_those_with_a_test():
-    source = (ROOT / "tests/passes/test_zoo_aten.py").read_text(encoding="utf-8")
+    source = (ROOT / "tests/passes/sites/test_zoo_aten.py").read_text(encoding="utf-8")
     tested = set(re.findall(r'"?(\w+)Config"?[,(]', source)) - {"Auto"}
     listed = re.search(r"one family of each form is tested: (.*?)\.", PAGE, re.DOTALL).group(1)
     assert set(re.findall(r"\w+", listed)) - {"and"} == tested

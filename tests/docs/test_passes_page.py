@@ -5,7 +5,7 @@ import io
 import re
 from pathlib import Path
 
-from oproj_pass.passes.gemm import FORMS
+from oproj_pass.passes.gemm.forms import FORMS
 
 PAGE = Path(__file__).parents[2] / "docs" / "passes.md"
 FORM = re.compile(r"^\| `(\w+)` \| .* \| \[(\w), \w\] \|$", re.MULTILINE)

@@ -12,8 +12,8 @@ import torch
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import Exchange, ShardOProj, run_passes
-from oproj_pass.passes.schemes import SCHEMES
-from oproj_pass.passes.schemes.weight_only_fused import PREPACKED
+from oproj_pass.passes.gemm.schemes import SCHEMES
+from oproj_pass.passes.gemm.schemes.weight_only_fused import PREPACKED
 from tests.support.fake import fake_world
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from oproj_pass import errors
-from oproj_pass.dynamo_errors import errors_as_they_are
+from oproj_pass.backend.dynamo_errors import errors_as_they_are
 from tests.support.models import decoder, rows
 
 KINDS = [getattr(errors, name) for name in errors.__all__]

@@ -8,7 +8,7 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
-from oproj_pass.passes.sites import NearMiss, Projection, find_projections
+from oproj_pass.passes.sites.attention_output import NearMiss, Projection, find_projections
 
 
 @dataclass

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from oproj_pass.passes.effects import mutated_inputs, storage_owner
+from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
 from tests.support.traced import attend, on_all_ranks, search, traced
 
 H, K, T = 6, 8, 5

@@ -8,7 +8,7 @@ from torch.distributed._local_tensor import LocalTensor, LocalTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oproj_pass.passes import shard_of
-from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.graph.provenance import placeholders
 
 
 @contextmanager

@@ -6,7 +6,7 @@ Where torch_npu is absent, the operators themselves are defined with its schemas
 import torch
 from torch.distributed import _functional_collectives as funcol
 
-from oproj_pass.passes.process_groups import process_group
+from oproj_pass.passes.graph.process_groups import process_group
 
 _SCHEMAS = {
     "npu_mm_reduce_scatter_base": (

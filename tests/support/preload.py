@@ -13,7 +13,7 @@ import torch._dynamo
 import torch._inductor.compile_fx
 import torch.distributed._functional_collectives
 
-import oproj_pass.backend
+import oproj_pass.backend.entry
 import oproj_pass.runtime  # noqa: F401
 
 with suppress(ImportError):  # not every environment has it

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch.fx import Interpreter
 
-from oproj_pass import released
-from oproj_pass.passes.collectives import is_collective
-from oproj_pass.report import shard_report
+from oproj_pass.passes.graph.collectives import is_collective
+from oproj_pass.weights import released
+from oproj_pass.weights.memory_report import shard_report
 from tests.support.quantised import ATTENTION, model, multiply_by_blocks
 
 c10d = torch.ops._c10d_functional

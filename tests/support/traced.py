@@ -6,7 +6,7 @@ from torch.fx import symbolic_trace
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from oproj_pass.passes import Exchange, ShardOProj, find_projections, run_passes, shard_of
-from oproj_pass.passes.provenance import placeholders
+from oproj_pass.passes.graph.provenance import placeholders
 from tests.support.fake import fake_world, run_on_all_ranks
 
 

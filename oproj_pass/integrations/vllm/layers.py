@@ -29,8 +29,8 @@ from oproj_pass.groups import ShardGroup
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.ranks import shard_group_of
 from oproj_pass.integrations.vllm.settings import settings_of
-from oproj_pass.released import ReleasedParameter, adopt
-from oproj_pass.shard import Layout
+from oproj_pass.weights.released import ReleasedParameter, adopt
+from oproj_pass.weights.shard import Layout
 
 # Attention's output projection in vLLM's models; an unlisted name only loses the sharded load.
 _OUTPUT_PROJECTION = re.compile(r"(?<!linear_)(attn|attention)\.(o_proj|out_proj|c_proj|dense|wo)$")

@@ -7,5 +7,5 @@ opens its log of events at the first use, and keeps it.
 import torch_npu  # noqa: F401
 import transformers.models.deepseek_v3.modeling_deepseek_v3  # noqa: F401
 
-import oproj_pass.passes.npu  # noqa: F401
+import oproj_pass.passes.ascend  # noqa: F401
 import tests.support.preload  # noqa: F401

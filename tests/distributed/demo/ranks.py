@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from unittest.mock import patch
 
 from oproj_pass.demo.app import Options, run
-from oproj_pass.released import Layout
+from oproj_pass.weights.released import Layout
 from tests.support.scripts import status_of
 
 

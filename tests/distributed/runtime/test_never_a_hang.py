@@ -7,8 +7,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from oproj_pass.agreement import step_group
 from oproj_pass.capture import GraphMode
-from oproj_pass.runtime import StepKind, StepRow, step_group
+from oproj_pass.runtime import StepKind, StepRow
 from tests.distributed.runtime.ranks import PATIENCE, TIMEOUT, batch, caught, checked_step, die, serving
 
 pytestmark = pytest.mark.distributed

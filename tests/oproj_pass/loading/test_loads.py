@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import oproj_pass
-from oproj_pass.released import Released, ReleasedBuffer
+from oproj_pass.weights.released import Released, ReleasedBuffer
 from tests.support.fake import fake_world
 from tests.support.models import PROJECTIONS, Decoder, decoder
 

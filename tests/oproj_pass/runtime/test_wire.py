@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oproj_pass.agreement.wire import ROW_BYTES, StepKind, StepRow
 from oproj_pass.capture import GraphMode
-from oproj_pass.runtime.wire import ROW_BYTES, StepKind, StepRow
 
 ROWS = st.builds(
     StepRow,

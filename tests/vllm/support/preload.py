@@ -8,4 +8,4 @@ import vllm.v1.engine.core
 import vllm.v1.worker.cpu_worker  # noqa: F401
 
 import examples.vllm_on_cpu  # noqa: F401
-import oproj_pass.backend  # noqa: F401
+import oproj_pass.backend.entry  # noqa: F401

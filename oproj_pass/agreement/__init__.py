@@ -1,0 +1,1 @@
+"""What the ranks of a group agree on over the CPU: graphs, calls, steps; and how they are heard."""

@@ -1,0 +1,86 @@
+"""Meets a compiled graph's peers: words from every rank, or an error that names the rank that brought none.
+
+The words travel as a runner's steps do, over the same connections, so a rank that is at a graph and a peer
+that is at a step hear of each other at once instead of waiting. Decides nothing about graphs.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from oproj_pass.agreement.known_errors import known_to_group
+from oproj_pass.agreement.step_group import ControlGroup, Replies
+from oproj_pass.agreement.wire import StepKind, StepRow
+from oproj_pass.capture import GraphMode
+from oproj_pass.errors import GroupMismatchError, OProjError
+from oproj_pass.groups import ShardGroup
+
+logger = logging.getLogger(__name__)
+
+_NO_RUNNER = ""
+_PURPOSES = {
+    StepKind.GRAPH: "to compile the same graph",
+    StepKind.COMPILED: "to finish compiling the same graph",
+    StepKind.CALL: "to call the same graph",
+}
+_DOINGS = {
+    StepKind.GRAPH: "compiles a graph",
+    StepKind.COMPILED: "has compiled a graph",
+    StepKind.CALL: "calls a compiled graph",
+}
+
+
+def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[int, str]:
+    """What each global rank of ``group`` brings to the same meeting.
+
+    Raises ``GroupMismatchError`` if a rank failed, does not come within ``timeout`` seconds, or is doing
+    something else; each rank that came raises it.
+    """
+    replies = _exchange(group, kind, words, timeout)
+    rows = {group.ranks[place]: StepRow.unpack(row) for place, row in sorted(replies.rows.items())}
+    failed = [
+        f"rank {rank} failed: {row.reason}" for rank, row in rows.items() if row.kind is StepKind.FAILED
+    ]
+    if failed:
+        raise known_to_group(GroupMismatchError(f"a rank of the group could not go on: {'; '.join(failed)}"))
+    if replies.lost:
+        raise GroupMismatchError(
+            f"rank {group.ranks[group.rank]} waited for ranks {list(group.ranks)} {_PURPOSES[kind]} and lost "
+            f"one: {_listed(group, replies)}. It died, is doing something else, or is slower than the option "
+            f"`{'step_timeout' if kind is StepKind.CALL else 'timeout'}`."
+        )
+    if len({(row.runner, row.kind) for row in rows.values()}) > 1:
+        raise known_to_group(
+            GroupMismatchError(
+                f"the ranks are not at the same graph: {_doing(rows)}. Every rank must compile the same "
+                "graphs and call them equally often: a rank without requests takes part too."
+            )
+        )
+    return {rank: row.reason for rank, row in rows.items()}
+
+
+def report_failure(group: ShardGroup, error: Exception, timeout: float) -> None:
+    """Bring ``error`` to the peers' meeting, so that they raise instead of waiting; never raises."""
+    if not group.has_peers:
+        return
+    kind = "" if isinstance(error, OProjError) else f"{type(error).__name__}: "
+    replies = _exchange(group, StepKind.FAILED, f"{kind}{' '.join(str(error).split())}", timeout)
+    if replies.lost:
+        logger.warning("could not tell the group of a failure: %s", _listed(group, replies))
+    else:
+        known_to_group(error)
+
+
+def _exchange(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> Replies:
+    row = StepRow(_NO_RUNNER, kind, 0, 0, GraphMode.FULL, words)
+    return ControlGroup(group).exchange(row.pack(), timeout)
+
+
+def _listed(group: ShardGroup, replies: Replies) -> str:
+    return "; ".join(f"rank {group.ranks[place]}: {why}" for place, why in sorted(replies.lost.items()))
+
+
+def _doing(rows: Mapping[int, StepRow]) -> str:
+    return "; ".join(
+        f"rank {rank} {_DOINGS.get(row.kind, f'is at a step of the runner {row.runner!r}')}"
+        for rank, row in rows.items()
+    )

@@ -1,0 +1,98 @@
+"""Ranks meet on the CPU before a compiled graph's first collective of a call, and compare their row counts.
+
+Unequal counts do not hang every backend: gloo aborts one process and hands the other plausible garbage. A
+runner's and an engine's steps have agreed already (``rows_agreed``); only a graph's first call, where weights
+are cut and may turn out to be unfit, is met there too. What is replayed from a device graph never comes here.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from oproj_pass.agreement.barrier import meet, report_failure
+from oproj_pass.agreement.known_errors import known_to_group
+from oproj_pass.agreement.remade_groups import keep_names, living
+from oproj_pass.agreement.rows_agreed import are_rows_agreed
+from oproj_pass.agreement.wire import StepKind
+from oproj_pass.backend.row_counts import RowCounts
+from oproj_pass.errors import GroupMismatchError
+from oproj_pass.groups import ShardGroup
+
+
+class CallAgreement:
+    """The meetings of one compiled graph's calls, over ``group`` or the one that takes its place.
+
+    ``path``: a layer of the graph, for messages. ``rows``: the counts to compare at each call; None: the
+    ranks meet at the first call only. ``digest``: equal for graphs with equal collectives. ``timeout``:
+    seconds to wait for a rank.
+    """
+
+    def __init__(
+        self, group: ShardGroup, path: str, rows: RowCounts | None, digest: str, timeout: float
+    ) -> None:
+        self._compiled_for = self._group = group
+        self._path, self._rows, self._digest, self._timeout = path, rows, digest, timeout
+        self._ran = False
+
+    @property
+    def group(self) -> ShardGroup:
+        """The ranks that exchange rows in the graph now."""
+        return self._group
+
+    @contextmanager
+    def preparing(self, arguments: Sequence[Any]) -> Iterator[None]:
+        """Prepare a call inside; on leaving, every rank has, and brings an equal graph and equal row counts.
+
+        Raises ``GroupMismatchError`` on every rank if not. A rank that fails inside raises its own error.
+        """
+        self._follow_group()
+        if not (self._must_meet() and self._group.has_peers):
+            yield
+            return
+        try:
+            yield
+            brought = _in_words(self._rows(arguments)) if self._rows else ""
+        except Exception as error:
+            report_failure(self._group, error, self._timeout)
+            raise
+        code = zlib.crc32(f"{self._digest} {brought}".encode())  # long words are cut on their way
+        found = meet(self._group, StepKind.CALL, f"{code:08x} {brought}", self._timeout)
+        if len(set(found.values())) > 1:
+            raise known_to_group(_mismatch(self._path, found))
+        self._ran = True
+
+    def _must_meet(self) -> bool:
+        return not self._ran or (self._rows is not None and not are_rows_agreed(self._group.ranks))
+
+    def _follow_group(self) -> None:
+        if not self._group.is_alive:
+            remade = living(self._group, self._path)
+            keep_names(self._compiled_for, remade, self._path)
+            self._group = remade
+
+
+def _in_words(rows: Mapping[str, int]) -> str:
+    """``3 rows``, or the layers by their row counts if these are not one."""
+    paths: dict[int, list[str]] = {}
+    for path, count in rows.items():
+        paths.setdefault(count, []).append(path)
+    if len(paths) == 1:
+        return f"{next(iter(paths))} rows"
+    return ", ".join(
+        f"{count} rows in {layers[0]} (of {len(layers)} layers)" for count, layers in paths.items()
+    )
+
+
+def _mismatch(path: str, found: Mapping[int, str]) -> GroupMismatchError:
+    brought = {rank: words.partition(" ")[2] for rank, words in found.items()}
+    if len(set(brought.values())) == 1:
+        return GroupMismatchError(
+            f"{path}: ranks {list(found)} call graphs with different collectives. All ranks of a group must "
+            "run the same layers in the same order."
+        )
+    listed = ", ".join(f"rank {rank} brings {words}" for rank, words in brought.items())
+    return GroupMismatchError(
+        f"{path}: unequal row counts in this call: {listed}. All ranks of a group must bring equally many "
+        "rows: pad to a common captured size (DecodeRunner does), or set the option `capacity`."
+    )

@@ -1,0 +1,169 @@
+"""The Dynamo backend ``oproj_npu``: shard, then hand the graph to any other backend by name.
+
+1. Find the sites (``finding``), decide (``policy``), rewrite the graph: one list of passes.
+2. Compare the rewritten graph with the group's other ranks.
+3. Compile with the inner backend, slices in the weights' places (``binding``).
+4. Once that has succeeded on every rank, hand out a graph that cuts and releases each weight as a call first
+   brings it, and meets the other ranks before its first collective (``call_agreement``).
+
+A rank that fails on the way tells its peers.
+"""
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from oproj_pass.agreement.barrier import report_failure
+from oproj_pass.agreement.calls import CallAgreement
+from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_together
+from oproj_pass.backend.ascend import log_untaken, npu_passes
+from oproj_pass.backend.binding import bind, commit, compile_with_slices, record_readers
+from oproj_pass.backend.dynamo_errors import errors_as_they_are
+from oproj_pass.backend.finding import find_sites
+from oproj_pass.backend.inner import Compiled, Compiler, inner_backend
+from oproj_pass.backend.policy import STRATEGY, Decision, GraphPlace, decide
+from oproj_pass.backend.row_counts import ComparedRows, exchange_over
+from oproj_pass.config import OProjConfig
+from oproj_pass.errors import GroupMismatchError, WeightReleasedError
+from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
+from oproj_pass.passes import Exchange, ShardOProj, ShardPlan, ShardRecord, fingerprint, run_passes
+from oproj_pass.passes.graph.provenance import placeholders
+from oproj_pass.weights.checks import require_ready
+from oproj_pass.weights.released import Released
+from oproj_pass.weights.store import ShardStore
+
+logger = logging.getLogger(__name__)
+
+_STORE = ShardStore()  # physical memory of this process, shared by all its compiled graphs
+
+
+def oproj_npu(
+    gm: GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | OProjConfig | None = None,
+    **fields: Any,
+) -> Compiled:
+    """Compile a Dynamo graph with its attention output projections sharded over a group of ranks.
+
+    Registered as the Dynamo backend ``oproj_npu``; ``options`` are the fields of ``OProjConfig`` (vLLM passes
+    them as keyword arguments). Raises an ``OProjError`` for every refusal, with the model left as it was.
+    """
+    with errors_as_they_are():
+        config = OProjConfig.from_options(options if options is not None else fields)
+        inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
+        if config.oproj_tensor_parallel_size == 0:
+            inner = inner_backend(config, inputs)
+            _require_unreleased(inputs, ())
+            return inner(gm, list(example_inputs))
+        return _compile(gm, inputs, config)
+
+
+def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> Compiled:
+    group: ShardGroup | None = None
+    try:
+        inner = inner_backend(config, inputs)
+        found = find_sites(gm, inputs, config, _STORE.reader_of)
+        decision = decide(*found, config, GraphPlace.of(gm))
+        if decision.is_sharded:
+            _require_weights_ready(decision, inputs)
+            group = shard_group(decision.size, config.group, config.timeout)
+            rows = ComparedRows.of(decision.sites, list(inputs), config)
+            record = _rewrite(gm, inputs, decision, exchange_over(group, rows, config), config)
+        _require_unreleased(inputs, record.tensors if group else {})
+    except Exception as error:
+        _tell_peers(error, group, config)
+        raise
+    _log(decision, group)
+    if group is None:
+        compiled = inner(gm, list(inputs.values()))
+        record_readers(inputs, (), _STORE)
+        return compiled
+    return _compile_sharded(gm, inputs, record, group, rows, config, inner)
+
+
+def _require_weights_ready(decision: Decision, inputs: Mapping[Node, Any]) -> None:
+    for site in decision.sites:
+        for tensor in site.gemm.k.tensors:
+            require_ready(inputs[tensor.node], site.path)
+
+
+def _rewrite(
+    gm: GraphModule, inputs: Mapping[Node, Any], decision: Decision, exchange: Exchange, config: OProjConfig
+) -> ShardRecord:
+    """Run the one list of passes; returns what is cut after all of them."""
+    plan = ShardPlan.for_all(decision.sites, decision.near_misses, exchange, STRATEGY)
+    sharding = ShardOProj(plan)
+    examples = list(inputs.values())
+    record, *others = run_passes(gm, examples, [sharding, *npu_passes(sharding.regions, examples, config)])
+    for other in others:
+        log_untaken(other)
+    assert isinstance(record, ShardRecord)
+    return record
+
+
+def _compile_sharded(
+    gm: GraphModule,
+    inputs: dict[Node, Any],
+    record: ShardRecord,
+    group: ShardGroup,
+    rows: ComparedRows,
+    config: OProjConfig,
+    inner: Compiler,
+) -> Compiled:
+    text = GraphText(fingerprint(gm), rows.words)
+    agree_on_graph(group, text, config.timeout)
+    bindings = bind(inputs, record.tensors, group)
+    with compiling_together(group, config.timeout):
+        store = _STORE if config.release_weights else None
+        compiled = compile_with_slices(gm, inputs, bindings, inner, store)
+    calls = CallAgreement(group, record.matches[0].path, rows.counts, text.digest, config.step_timeout)
+    return commit(compiled, inputs, bindings, calls, _STORE, release=config.release_weights)
+
+
+def _require_unreleased(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:
+    """A weight that another graph released must not be read in full by this one."""
+    for node, value in inputs.items():
+        if isinstance(value, Released) and node not in cuts:
+            raise WeightReleasedError(
+                f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
+                "another graph was compiled. Untie the two, or exclude that projection."
+            )
+
+
+def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig) -> None:
+    """Peers may have no error of their own: bring them this one instead of leaving them waiting.
+
+    Whatever becomes of that, ``error`` is the one to raise; without a group there is nobody to tell.
+    """
+    if isinstance(error, GroupMismatchError):
+        return
+    try:
+        group = group or _group_of_peers(config)
+        if group is not None:
+            report_failure(group, error, config.timeout)
+    except Exception as lost:
+        logger.warning("could not tell the group of a failure: %s", lost)
+
+
+def _group_of_peers(config: OProjConfig) -> ShardGroup | None:
+    world, size = world_size(config.group), config.oproj_tensor_parallel_size
+    size = automatic_size(world, ()) if size == "auto" else size
+    return shard_group(size, config.group, config.timeout) if size > 1 and world % size == 0 else None
+
+
+def _log(decision: Decision, group: ShardGroup | None) -> None:
+    what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
+    full = {tensor.node: tensor.nbytes for site in decision.sites for tensor in site.gemm.k.tensors}
+    total = sum(full.values())
+    logger.info("%d output projections %s, %.1f MB of full weights", len(decision.sites), what, total / 1e6)
+    for miss in decision.near_misses:
+        logger.info("%s is left alone: %s", miss.path, miss.reason)
+    if decision.size > 1 and decision.near_misses:
+        first = decision.near_misses[0]
+        logger.warning(
+            "%d projections or attentions are left alone, the first is %s: it %s (all of them at level INFO)",
+            len(decision.near_misses), first.path, first.reason,
+        )  # fmt: skip

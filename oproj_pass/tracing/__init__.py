@@ -1,0 +1,1 @@
+"""Brings a model to graphs without weights or process groups; explaining and loading stand on it."""

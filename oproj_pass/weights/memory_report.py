@@ -1,0 +1,94 @@
+"""What sharding did to a model's memory, read from the storages themselves."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from torch import Tensor, nn
+
+from oproj_pass.weights.released import Released
+from oproj_pass.weights.shard import Shard
+
+
+@dataclass(frozen=True)
+class ShardedWeight:
+    """One sharded weight on this rank; sizes in bytes.
+
+    ``full_nbytes``: the full weight. ``shard_nbytes``: this rank's slice. ``left_nbytes``: what the full
+    weight's own storage still holds.
+    """
+
+    path: str
+    full_nbytes: int
+    shard_nbytes: int
+    left_nbytes: int
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """The sharded weights of a model on this rank. A weight that several modules share is listed once."""
+
+    weights: tuple[ShardedWeight, ...]
+
+    @property
+    def full_nbytes(self) -> int:
+        """Bytes of the full weights, before sharding."""
+        return sum(weight.full_nbytes for weight in self.weights)
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Bytes this rank holds now: its slices, and anything left of the full weights."""
+        return sum(weight.shard_nbytes + weight.left_nbytes for weight in self.weights)
+
+    @property
+    def freed_nbytes(self) -> int:
+        """Bytes that went back to the allocator: (1 - 1/N) of the full weights."""
+        return self.full_nbytes - self.kept_nbytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-ready values."""
+        return {
+            "full_nbytes": self.full_nbytes,
+            "kept_nbytes": self.kept_nbytes,
+            "freed_nbytes": self.freed_nbytes,
+            "weights": [vars(weight) for weight in self.weights],
+        }
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        freed = f"{self.freed_nbytes / 2**20:.2f} MiB freed"
+        table = Table(title=f"{len(self.weights)} sharded output projections, {freed}")
+        table.add_column("weight")
+        for header in ("full MiB", "kept MiB"):
+            table.add_column(header, justify="right")
+        for weight in self.weights:
+            kept = weight.shard_nbytes + weight.left_nbytes
+            table.add_row(weight.path, f"{weight.full_nbytes / 2**20:.3f}", f"{kept / 2**20:.3f}")
+        yield table
+
+
+def shard_report(model: nn.Module) -> ShardReport:
+    """The memory of a model's sharded weights on this rank; empty before the first compiled step."""
+    shards: dict[Shard, str] = {}
+    for name, weight in stored_tensors(unwrap(model)):
+        if isinstance(weight, Released):
+            shards.setdefault(weight.shard, name)
+    return ShardReport(tuple(_measure(name, shard) for shard, name in shards.items()))
+
+
+def stored_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer with its name, one that several modules share under each of its names."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module behind a compiled one, whose names are the checkpoint's."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _measure(name: str, shard: Shard) -> ShardedWeight:
+    signature = shard.signature
+    full = signature.shape.numel() * signature.dtype.itemsize
+    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes())

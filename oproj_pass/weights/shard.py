@@ -1,0 +1,75 @@
+"""A rank's part of one weight, and what is known of the full one."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from oproj_pass.errors import ConfigError
+from oproj_pass.groups import ShardGroup
+from oproj_pass.passes.gemm.axes import part_of
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which part of a full weight a rank holds: ``dim`` is the summed dimension, split over ``group``."""
+
+    dim: int
+    group: ShardGroup
+
+    def slice_of(self, full: Tensor) -> Tensor:
+        """This rank's slice of a full weight, as a view."""
+        return part_of(full, self.dim, self.group.rank, self.group.size)
+
+
+@dataclass(eq=False)
+class Shard:
+    """This rank's slice of one weight, and what is known of the full one.
+
+    ``signature`` is the full weight's shape, strides, type and device; ``storage`` its own storage, empty
+    unless someone filled it again.
+    """
+
+    path: str
+    layout: Layout
+    tensor: Tensor
+    signature: "Signature"
+    storage: torch.UntypedStorage
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the slice, read from its storage."""
+        return self.tensor.untyped_storage().nbytes()
+
+    def write(self, full: Tensor) -> None:
+        """Take this rank's slice of new full values, in place: the shard keeps its address."""
+        if full.shape != self.signature.shape:
+            raise ConfigError(
+                f"{self.path}: new values have shape {tuple(full.shape)}, "
+                f"the weight has {tuple(self.signature.shape)}"
+            )
+        self.tensor.copy_(self.layout.slice_of(full))
+
+    def describe(self) -> str:
+        """The layer, this rank and its slice, for messages."""
+        group = self.layout.group
+        return f"{self.path} (rank {group.ranks[group.rank]}, slice {group.rank + 1} of {group.size})"
+
+
+class Signature(NamedTuple):
+    """What a compiled graph relies on in a full weight."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, weight: Tensor) -> "Signature":
+        """The signature of a full weight."""
+        return cls(weight.shape, weight.stride(), weight.dtype, weight.device)
+
+    def in_words(self) -> str:
+        """The signature for messages."""
+        return f"shape {tuple(self.shape)}, strides {self.stride}, {self.dtype} on {self.device}"

@@ -1,0 +1,78 @@
+"""Weights of which a rank stores only its slice, in a model that is still written for the full ones.
+
+``WeightShard`` is a parametrisation: the module computes with ``oproj_pass::full_weight(slice)``, which has
+the full shape, so that the model traces as it is. Run as it stands, the operator gathers the slices; the pass
+turns ``x @ full_weight(slice)`` into the exchange around ``x @ slice``, and the operator disappears.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.fx import GraphModule, Node
+
+from oproj_pass.errors import ConfigError
+from oproj_pass.passes.gemm.axes import part_of
+from oproj_pass.passes.graph.process_groups import process_group
+from oproj_pass.passes.graph.provenance import module_path, value_of
+from oproj_pass.passes.strategies.exchange import Exchange
+
+
+@torch.library.custom_op("oproj_pass::full_weight", mutates_args=())
+def full_weight(shard: Tensor, dim: int, size: int, group_name: str) -> Tensor:
+    """The full matrix of which each of ``size`` ranks holds an equal slice along ``dim``."""
+    shards = [torch.empty_like(shard) for _ in range(size)]
+    dist.all_gather(shards, shard.contiguous(), group=process_group(group_name))
+    return torch.cat(shards, dim)
+
+
+@full_weight.register_fake
+def _(shard: Tensor, dim: int, size: int, group_name: str) -> Tensor:
+    shape = list(shard.shape)
+    shape[dim] *= size
+    return shard.new_empty(shape)
+
+
+class WeightShard(nn.Module):
+    """Parametrises a weight by this rank's slice along ``dim``, the summed one: 1 of a [H, K] weight.
+
+    ``parametrize.register_parametrization(o_proj, "weight", WeightShard(1, group), unsafe=True)`` cuts the
+    slice and lets go of the full weight.
+    """
+
+    def __init__(self, dim: int, group: ProcessGroup) -> None:
+        super().__init__()
+        self.dim, self.size, self.rank = dim, group.size(), group.rank()
+        self.group_name = group.group_name
+
+    def forward(self, shard: Tensor) -> Tensor:
+        """[H, K/N] -> [H, K], by a collective unless a pass has taken its place."""
+        return torch.ops.oproj_pass.full_weight(shard, self.dim, self.size, self.group_name)  # type: ignore[no-any-return]
+
+    def right_inverse(self, weight: Tensor) -> Tensor:
+        """[H, K] -> [H, K/N], a copy."""
+        features = weight.shape[self.dim]
+        if features % self.size:
+            raise ConfigError(
+                f"a weight of {features} input features cannot be split over {self.size} ranks: use a group "
+                "whose size divides them."
+            )
+        return part_of(weight, self.dim, self.rank, self.size).clone()
+
+
+def stand_in_for_full_weights(gm: GraphModule, exchange: Exchange) -> dict[Node, str]:
+    """Let each pre-sharded weight's placeholder pass for the full one; returns them by module path."""
+    presharded = {}
+    for node in gm.graph.find_nodes(op="call_function", target=torch.ops.oproj_pass.full_weight.default):
+        weight, _, size, group_name = node.args
+        path = module_path(node).partition(".parametrizations.")[0]
+        if (size, group_name) != (exchange.size, exchange.group_name):
+            raise ConfigError(
+                f"{path}: its weight is sharded over {size} ranks of group {group_name!r}, the pass over "
+                f"{exchange.size} ranks of group {exchange.group_name!r}: use one group for both."
+            )
+        weight.meta["val"] = value_of(node)
+        node.replace_all_uses_with(weight)
+        gm.graph.erase_node(node)
+        presharded[weight] = path
+    return presharded

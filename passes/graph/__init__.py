@@ -1,0 +1,1 @@
+"""Reads FX graphs: operators, arguments, provenance, effects, stored inputs, collectives."""

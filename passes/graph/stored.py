@@ -1,0 +1,49 @@
+"""Which graph inputs hold a model's stored weights.
+
+Reads Dynamo's record of where each input came from; never guesses from names or shapes alone.
+"""
+
+import re
+from collections.abc import Mapping, Set
+
+from torch import Tensor, nn
+from torch.fx import GraphModule, Node
+
+from oproj_pass.passes.graph.effects import written_inputs
+from oproj_pass.passes.graph.provenance import normalise_path, placeholders, real_value
+
+_BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
+
+
+def parameter_paths(gm: GraphModule, parameters: Mapping[str, str] | None = None) -> dict[Node, str] | None:
+    """The graph inputs that are stored weights, each with its dotted path in the model.
+
+    Weights are parameters, and buffers of a module that have at most two dimensions and that the graph does
+    not write (so no cache). ``parameters`` maps placeholder names to paths, as an exported program's
+    ``graph_signature.inputs_to_parameters`` does; without it, Dynamo's own record is read. None where the
+    graph keeps no record at all (an ATen graph inside a compiler): there any input may be a weight.
+    """
+    inputs = placeholders(gm)
+    if parameters is not None:
+        return {node: parameters[node.name] for node in inputs if node.name in parameters}
+    if not any("grapharg" in node.meta for node in inputs):
+        return None
+    written = written_inputs(gm)
+    return {node: normalise_path(_source(node)) for node in inputs if _is_weight(node, written)}
+
+
+def _is_weight(node: Node, written: Set[Node]) -> bool:
+    is_small = isinstance(value := real_value(node), Tensor) and value.dim() <= 2
+    return isinstance(value, nn.Parameter) or (is_stored(node) and is_small and node not in written)
+
+
+def is_stored(node: Node) -> bool:
+    """Whether a Dynamo graph's input is a parameter or a buffer of a module."""
+    if isinstance(real_value(node), nn.Parameter):
+        return True
+    return isinstance(real_value(node), Tensor) and _BUFFER.search(_source(node)) is not None
+
+
+def _source(node: Node) -> str:
+    source = getattr(node, "_dynamo_source", None) or node.meta["grapharg"].source
+    return str(source.name if isinstance(source.name, str) else source.name())

@@ -1,0 +1,1 @@
+"""Runs sharded regions beside work that does not need their result."""
