@@ -14,7 +14,8 @@ from oproj_pass.runtime.pcp import (
     idle_slots,
     local_slots,
 )
-from oproj_pass.runtime.runner import DecodeRunner, Phase
+from oproj_pass.runtime.phase import Phase
+from oproj_pass.runtime.runner import DecodeRunner
 from oproj_pass.runtime.step_group import ControlGroup, Replies, StepGroup
 from oproj_pass.runtime.wire import StepKind, StepRow
 
