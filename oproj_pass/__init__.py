@@ -35,12 +35,12 @@ _MODULES = {
     "DeploymentReport": "deployment",
     "ExplainReport": "explanation",
     "OProjConfig": "config",
-    "ShardReport": "report",
+    "ShardReport": "weights.memory_report",
     "check_deployment": "deployment",
     "explain": "explanation",
-    "full_state_dict": "state_dict",
+    "full_state_dict": "weights.state_dict",
     "load_sharded": "loading",
-    "shard_report": "report",
+    "shard_report": "weights.memory_report",
 }
 
 _WITHOUT_TORCH = {"deployment"}

@@ -20,7 +20,8 @@ from oproj_pass.runtime.pcp import (
     idle_slots,
     local_slots,
 )
-from oproj_pass.runtime.runner import DecodeRunner, Phase
+from oproj_pass.runtime.phase import Phase
+from oproj_pass.runtime.runner import DecodeRunner
 
 __all__ = [
     "AcceleratorGraphs",

@@ -88,10 +88,8 @@ class SealedCall:
 
     def __call__(self) -> Any:
         """Run the call; see the class for what it raises."""
-        prior, thread.substitute = (
-            thread.substitute,
-            self._refusing,
-        )  # as `substituting`, in a tenth of the time
+        prior = thread.substitute
+        thread.substitute = self._refusing  # what `substituting` does, in a tenth of the time
         try:
             return self._call()
         finally:

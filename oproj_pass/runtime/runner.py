@@ -9,7 +9,6 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from enum import Enum
 from typing import Any
 
 import torch
@@ -33,17 +32,10 @@ from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.local_step import LocalStep, StepChecks
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
+from oproj_pass.runtime.phase import Phase
 from oproj_pass.runtime.weights import WeightWatch
 
 logger = logging.getLogger(__name__)
-
-
-class Phase(Enum):
-    """Where a runner is in its life."""
-
-    WARMUP = "warmup"
-    CAPTURE = "capture"
-    SERVING = "serving"
 
 
 class DecodeRunner:
@@ -213,8 +205,8 @@ class DecodeRunner:
             with torch.inference_mode():
                 return self.fn(**local.inputs)
         try:
-            # It may write any tensor, as capture did, in whatever mode the caller is.
-            with torch._C._InferenceMode(True):  # what torch.inference_mode wraps, in a fifth of the time
+            # Lets a step write any tensor, whatever the caller's mode; torch.inference_mode wraps it, slowly.
+            with torch._C._InferenceMode(True):
                 self._inputs.load(local.inputs, local.num_rows, size)
                 with self._in_step():
                     output = self._graphs[size].replay()
