@@ -105,7 +105,7 @@ def stored():
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(steps, max_size=4), st.sampled_from(["linear", "matmul"]))
 def test_a_weight_on_its_way_to_the_gemm_is_followed_exactly_or_left_alone(chain, form):
     function, weights = projection(chain, form), stored()
