@@ -24,14 +24,14 @@ STAMP_RULES := $(VENV_RULES)/.installed
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules versions coverage lint docs clean
+.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules versions coverage lint style docs clean
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
 
 test: test-plain test-ascend
 
-test-plain: $(STAMP) lint
+test-plain: $(STAMP) style
 	$(BIN)/python $(PYTEST)
 
 test-ascend: $(STAMP_ASCEND)
@@ -59,10 +59,12 @@ vllm-ascend-rules: $(STAMP_RULES)
 versions:
 	$(PYTHON) -m scripts.versions $(VERSIONS)
 
-lint: $(STAMP)
+lint: $(STAMP) style
+	$(BIN)/python tests/package/typecheck.py
+
+style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python tests/package/typecheck.py
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -5,9 +5,12 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.package import typecheck
 
 ROOT = Path(__file__).parents[2]
 USE = """
@@ -76,3 +79,9 @@ def test_ships_every_subpackage(wheel):
         for source in (ROOT / folder).rglob("*"):
             if source.suffix in {".py", ".css", ".js", ".html"}:
                 assert f"{prefix}/{source.relative_to(ROOT / folder)}" in shipped
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(find_spec("mypy") is None, reason="type checking needs the extra `dev`")
+def test_type_checks_strictly(capfd):
+    assert typecheck.main() == 0, capfd.readouterr().out
