@@ -63,7 +63,7 @@ def test_installs_and_registers_the_backend_by_name(how, wheel, tmp_path):
 def test_ships_its_types_its_licence_and_no_tests(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert "oproj_pass/py.typed" in names
-    assert "oproj_pass/passes/sites.py" in names
+    assert "oproj_pass/passes/sites/attention_output.py" in names
     assert "oproj_pass/capture/plan.py" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "passes/", "capture/")) for name in names)
