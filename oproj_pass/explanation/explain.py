@@ -7,7 +7,7 @@ from torch import nn
 
 from oproj_pass.config import OProjConfig
 from oproj_pass.explanation.report import ExplainReport, ProjectionRow
-from oproj_pass.passes.gemm.forms import RowScale
+from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.tracing.graphs import capture_graphs, copy_to_run
 from oproj_pass.tracing.projections import FoundProjection, ProjectionSearch

@@ -21,7 +21,8 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.gemm.following_step import argument
-from oproj_pass.passes.gemm.forms import Gemm, is_per_head
+from oproj_pass.passes.gemm.gemm import Gemm
+from oproj_pass.passes.gemm.per_head import is_per_head
 from oproj_pass.passes.gemm.schemes import match_gemm
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.effects import Dependence, mutated_inputs

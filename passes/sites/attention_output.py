@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis
-from oproj_pass.passes.gemm.forms import Gemm
+from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import nbytes, parent_path, value_of
 from oproj_pass.passes.graph.stored import parameter_paths
 from oproj_pass.passes.sites.attention import AttentionTrace

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.forms import Gemm
+from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import common_path, parent_path
 
 

@@ -8,7 +8,7 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from oproj_pass.passes.gemm.forms import Gemm, is_plain
+from oproj_pass.passes.gemm.gemm import Gemm, is_plain
 from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
 from oproj_pass.passes.graph.provenance import nbytes, real_value, storage_of, value_of
 

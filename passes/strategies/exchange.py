@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes.gemm.forms import Gemm
+from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies import capacity  # noqa: F401  (they register operators)
 

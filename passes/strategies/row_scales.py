@@ -6,7 +6,7 @@ A scale of a whole row goes to every rank (all_gather); scales of a row's blocks
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes.gemm.forms import RowScale
+from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies.exchange import Exchange, emit_padding, emit_scatter
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.forms import Gemm
+from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.schemes import int_mm, scaled_mm, w8a8, weight_only, weight_only_fused
 from oproj_pass.passes.graph import ops
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.forms import Gemm, GemmForm
+from oproj_pass.passes.gemm.forms import GemmForm
+from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.schemes.operator import match_operator
 
 _FORM = GemmForm("_int_mm", frozenset(), (0, "self"), (1, "mat2"), None, 0)

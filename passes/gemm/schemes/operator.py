@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes.gemm.forms import Gemm, GemmForm, on_matrix, summed_axis
+from oproj_pass.passes.gemm.forms import GemmForm
+from oproj_pass.passes.gemm.gemm import Gemm, summed_axis
+from oproj_pass.passes.gemm.operand import on_matrix
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.provenance import value_of
 

@@ -14,7 +14,9 @@ import torch
 from torch.fx import Graph, Node
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis
-from oproj_pass.passes.gemm.forms import Gemm, GemmForm, RowScale, on_matrix
+from oproj_pass.passes.gemm.forms import GemmForm
+from oproj_pass.passes.gemm.gemm import Gemm, RowScale
+from oproj_pass.passes.gemm.operand import on_matrix
 from oproj_pass.passes.gemm.schemes.operator import OperatorGemm, match_operator
 from oproj_pass.passes.graph.provenance import value_of
 

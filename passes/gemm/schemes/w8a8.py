@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from oproj_pass.passes.gemm.forms import Gemm, GemmForm, RowScale
+from oproj_pass.passes.gemm.forms import GemmForm
+from oproj_pass.passes.gemm.gemm import Gemm, RowScale
 from oproj_pass.passes.gemm.schemes.operator import OperatorGemm, match_operator
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.provenance import value_of

@@ -13,7 +13,8 @@ from torch.fx import Node
 from oproj_pass.passes.gemm.axes import Axis, TensorAxis
 from oproj_pass.passes.gemm.following import follow
 from oproj_pass.passes.gemm.following_step import CannotFollow
-from oproj_pass.passes.gemm.forms import Gemm, GemmCall, dense_gemm, gemm_call, summed_axis
+from oproj_pass.passes.gemm.forms import GemmCall, gemm_call
+from oproj_pass.passes.gemm.gemm import Gemm, dense_gemm, summed_axis
 from oproj_pass.passes.graph.provenance import rank_of, stored_inputs, value_of
 
 

@@ -10,7 +10,9 @@ import torch
 from torch.fx import Node
 
 from oproj_pass.passes.gemm.axes import TensorAxis
-from oproj_pass.passes.gemm.forms import Gemm, GemmForm, on_matrix, summed_axis
+from oproj_pass.passes.gemm.forms import GemmForm
+from oproj_pass.passes.gemm.gemm import Gemm, summed_axis
+from oproj_pass.passes.gemm.operand import on_matrix
 from oproj_pass.passes.gemm.schemes.operator import OperatorGemm, arguments_of, match_operator
 from oproj_pass.passes.graph.provenance import stored_inputs, value_of
 

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from oproj_pass.passes.gemm.forms import FORMS, dense_gemm, gemm_call, is_plain, swaps_dims
+from oproj_pass.passes.gemm.forms import FORMS, gemm_call
+from oproj_pass.passes.gemm.gemm import dense_gemm, is_plain
+from oproj_pass.passes.gemm.operand import swaps_dims
 
 K, H = 6, 4
 MATRIX_PRODUCTS = {
