@@ -25,7 +25,8 @@ from oproj_pass.groups import ShardGroup
 from oproj_pass.passes import ShardedRegion, TensorAxis
 from oproj_pass.passes.graph.stored import is_stored
 from oproj_pass.weights.guards import accept_released
-from oproj_pass.weights.shard import Layout, Signature
+from oproj_pass.weights.placement import Placement
+from oproj_pass.weights.shard import Signature
 from oproj_pass.weights.store import Cut, ShardStore
 
 
@@ -47,7 +48,7 @@ def bind(
         Binding(
             node,
             positions[node],
-            Cut(region.path, Layout(tensor.dim, group), Signature.of(inputs[node])),
+            Cut(region.path, Placement.split(tensor.dim, group), Signature.of(inputs[node])),
         )
         for node, (tensor, region) in cuts.items()
     )
@@ -68,7 +69,7 @@ def compile_with_slices(
     for bound in bindings:
         weight = inputs[bound.node]
         examples[bound.node] = (
-            store.example_of(weight, bound.cut) if store else bound.cut.layout.slice_of(weight)
+            store.example_of(weight, bound.cut) if store else bound.cut.placement.part_of(weight)
         )
     with _of_fixed_shape(examples[bound.node] for bound in bindings):
         return inner(gm, list(examples.values()))
@@ -125,7 +126,7 @@ class ShardedGraph:
     def _slices(self, weights: Sequence[Tensor]) -> list[Tensor]:
         if self._store is not None:
             return self._store.slices_of(weights, self._cuts)
-        return [cut.layout.slice_of(weight) for weight, cut in zip(weights, self._cuts, strict=True)]
+        return [cut.placement.part_of(weight) for weight, cut in zip(weights, self._cuts, strict=True)]
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Loads a checkpoint so that a full projection weight never exists: each rank reads its own slices.
 
-1. Find from the model's graphs which tensors are cut, and how (``layouts``).
+1. Find from the model's graphs which tensors are cut, and how (``placements``).
 2. Judge that the checkpoint fits, before anything is read (``checkpoint``, ``fit``).
 3. Read tensor by tensor: a slice becomes the shard of a released weight, anything else is read whole.
 
@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from oproj_pass.config import OProjConfig
 from oproj_pass.loading.checkpoint import Checkpoint, StoredEntry
 from oproj_pass.loading.fit import match, require_unsharded
-from oproj_pass.loading.layouts import find_layouts
+from oproj_pass.loading.placements import find_placements
 from oproj_pass.loading.places import Place, places_of
 from oproj_pass.tracing.graphs import module_of
 from oproj_pass.weights.memory_report import ShardReport, shard_report
+from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import adopt
-from oproj_pass.weights.shard import Layout
 
 logger = logging.getLogger(__name__)
 
@@ -66,12 +66,12 @@ def load_sharded(
     places = places_of(module)
     require_unsharded(places)
     found = match(module, places, Checkpoint.open(Path(checkpoint_dir)), ignore)
-    layouts = find_layouts(module, config, example_args, example_kwargs or {})
+    placements = find_placements(module, config, example_args, example_kwargs or {})
     with torch.inference_mode(False), torch.no_grad():  # an inference tensor could not be written to later
         for number, (place, entry) in enumerate(found):
             if number == 0 or entry.file != found[number - 1][1].file:
                 logger.info("%s: loading, %d of %d tensors are done", entry.file, number, len(found))
-            place.fill(_load(place, entry, layouts, torch.device(device)))
+            place.fill(_load(place, entry, placements, torch.device(device)))
         for place in places:
             if not place.is_saved:
                 place.fill(place.tensor.to(device))
@@ -84,16 +84,18 @@ def load_sharded(
     return report
 
 
-def _load(place: Place, entry: StoredEntry, layouts: Mapping[str, Layout], device: torch.device) -> Tensor:
+def _load(
+    place: Place, entry: StoredEntry, placements: Mapping[str, Placement], device: torch.device
+) -> Tensor:
     """The tensor, or the released weight that stands for it, on ``device``."""
-    name = next((name for name in place.names if name in layouts), None)
+    name = next((name for name in place.names if name in placements), None)
     if name is None:
         tensor = _copy(entry.read(), place.tensor, device)
         return nn.Parameter(tensor, place.tensor.requires_grad) if place.is_parameter else tensor
-    layout = layouts[name]
-    part = entry.shape[layout.dim] // layout.group.size
-    slice_ = entry.read(dim=layout.dim, start=layout.group.rank * part, length=part)
-    return adopt(_copy(slice_, place.tensor, device), layout, name, buffer=not place.is_parameter)
+    placement = placements[name]
+    part = entry.shape[placement.dim] // placement.group.size
+    slice_ = entry.read(dim=placement.dim, start=placement.group.rank * part, length=part)
+    return adopt(_copy(slice_, place.tensor, device), placement, name, buffer=not place.is_parameter)
 
 
 def _copy(values: Tensor, model: Tensor, device: torch.device) -> Tensor:

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.weights.shard import Layout, Shard, Signature
+from oproj_pass.weights.placement import Placement
+from oproj_pass.weights.shard import Shard, Signature
 from oproj_pass.weights.storages import empty
 from oproj_pass.weights.uses import (
     GET_DATA,
@@ -83,26 +84,27 @@ class ReleasedBuffer(Released, _Buffer):  # type: ignore[misc]
     """A released buffer."""
 
 
-def release(weights: Sequence[Tensor], path: str, layout: Layout) -> None:
+def release(weights: Sequence[Tensor], path: str, placement: Placement) -> None:
     """Cut this rank's slice of weights that show the same values, empty them, and let the slice stand in."""
     first = weights[0]
-    shard = Shard(path, layout, dense(layout.slice_of(first)), Signature.of(first), first.untyped_storage())
+    shard = Shard(
+        path, placement, dense(placement.part_of(first)), Signature.of(first), first.untyped_storage()
+    )
     for weight in weights:
         _become_released(weight, shard)
 
 
-def adopt(slice_: Tensor, layout: Layout, path: str, *, buffer: bool = False) -> Released:
+def adopt(slice_: Tensor, placement: Placement, path: str, *, buffer: bool = False) -> Released:
     """A released parameter, or buffer, whose shard is ``slice_`` itself, which may still be unloaded.
 
     For weights of which a rank only ever holds its part. It has the metadata of the full weight: the shape
-    of ``slice_`` with ``layout.dim`` as many times as the group has ranks, and its order in memory.
+    that ``placement`` makes of the slice's, and its order in memory.
     """
-    shape = list(slice_.shape)
-    shape[layout.dim] *= layout.group.size
+    shape = placement.full_shape(slice_.shape)
     order = slice_.dim_order()
     full = torch.empty_permuted(shape, order, dtype=slice_.dtype, device=slice_.device)  # never touched
     weight = full if buffer else nn.Parameter(full, requires_grad=False)
-    _become_released(weight, Shard(path, layout, slice_, Signature.of(weight), weight.untyped_storage()))
+    _become_released(weight, Shard(path, placement, slice_, Signature.of(weight), weight.untyped_storage()))
     return weight  # type: ignore[return-value]
 
 
@@ -156,7 +158,7 @@ def _converted(
         return weight
     if not isinstance(tensor, Tensor) or tensor.is_meta:
         raise refusal(func, shard)
-    return adopt(tensor, shard.layout, shard.path, buffer=not isinstance(weight, nn.Parameter))
+    return adopt(tensor, shard.placement, shard.path, buffer=not isinstance(weight, nn.Parameter))
 
 
 def _released(values: Any) -> Iterator[Released]:

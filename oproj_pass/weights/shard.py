@@ -7,20 +7,7 @@ import torch
 from torch import Tensor
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.groups import ShardGroup
-from oproj_pass.passes.gemm.axes import part_of
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Which part of a full weight a rank holds: ``dim`` is the summed dimension, split over ``group``."""
-
-    dim: int
-    group: ShardGroup
-
-    def slice_of(self, full: Tensor) -> Tensor:
-        """This rank's slice of a full weight, as a view."""
-        return part_of(full, self.dim, self.group.rank, self.group.size)
+from oproj_pass.weights.placement import Placement
 
 
 @dataclass(eq=False)
@@ -32,7 +19,7 @@ class Shard:
     """
 
     path: str
-    layout: Layout
+    placement: Placement
     tensor: Tensor
     signature: "Signature"
     storage: torch.UntypedStorage
@@ -49,11 +36,11 @@ class Shard:
                 f"{self.path}: new values have shape {tuple(full.shape)}, "
                 f"the weight has {tuple(self.signature.shape)}"
             )
-        self.tensor.copy_(self.layout.slice_of(full))
+        self.tensor.copy_(self.placement.part_of(full))
 
     def describe(self) -> str:
         """The layer, this rank and its slice, for messages."""
-        group = self.layout.group
+        group = self.placement.group
         return f"{self.path} (rank {group.ranks[group.rank]}, slice {group.rank + 1} of {group.size})"
 
 

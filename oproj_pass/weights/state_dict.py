@@ -38,7 +38,7 @@ def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
 
 
 def _gather(shard: Shard) -> Tensor:
-    group = living(shard.layout.group, shard.path)
+    group = living(shard.placement.group, shard.path)
     mine = as_bytes(shard.tensor).contiguous()
     pieces = [torch.empty_like(mine) for _ in group.ranks]
     try:
@@ -54,7 +54,7 @@ def _gather(shard: Shard) -> Tensor:
         dtype=shard.signature.dtype,
         device=shard.signature.device,
     )
-    as_bytes(full).copy_(torch.cat(pieces, dim=shard.layout.dim))
+    as_bytes(full).copy_(torch.cat(pieces, dim=shard.placement.dim))
     return full
 
 

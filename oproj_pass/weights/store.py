@@ -23,8 +23,9 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.weights.checks import keep_reason, require_as_compiled, require_cuttable
+from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import Released, dense, release
-from oproj_pass.weights.shard import Layout, Shard, Signature
+from oproj_pass.weights.shard import Shard, Signature
 from oproj_pass.weights.storages import View, owners_in_words, storage_key, unknown_owners
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Cut:
     """How a graph wants the weight of a layer cut, and the full weight that it was compiled for."""
 
     path: str
-    layout: Layout
+    placement: Placement
     signature: Signature
 
 
@@ -43,7 +44,7 @@ class Cut:
 class _Arrived:
     """The unreleased weights of one view that calls have brought; ``kept`` once that is decided of them."""
 
-    layout: Layout
+    placement: Placement
     tensors: list[ReferenceType[Tensor]] = field(default_factory=list)
     kept: bool = False
 
@@ -68,9 +69,9 @@ class ShardStore:
         Changes nothing. Raises ``ConfigError`` if the weight was sharded in another way.
         """
         if isinstance(weight, Released):
-            _require_layout(weight.shard, cut.layout)
+            _require_placement(weight.shard, cut.placement)
             return weight.shard.tensor
-        return dense(cut.layout.slice_of(weight))
+        return dense(cut.placement.part_of(weight))
 
     def slices_of(self, weights: Sequence[Tensor], cuts: Sequence[Cut]) -> list[Tensor]:
         """This rank's slices of the weights of one call, released now if they are new and may be.
@@ -97,7 +98,7 @@ class ShardStore:
         return [
             _slice_of_released(weight, cut)
             if isinstance(weight, Released)
-            else dense(cut.layout.slice_of(weight))
+            else dense(cut.placement.part_of(weight))
             for weight, cut in pairs
         ]
 
@@ -108,7 +109,7 @@ class ShardStore:
         view = View.of(weight)
         if view not in self._arrived:
             self._forget_dead()
-        arrived = self._arrived.setdefault(view, _Arrived(cut.layout))
+        arrived = self._arrived.setdefault(view, _Arrived(cut.placement))
         if any(weight is owner for owner in arrived.owners()):
             return not arrived.kept
         arrived.tensors.append(ref(weight))
@@ -123,14 +124,14 @@ class ShardStore:
         reason = self._reason_to_keep(weight, arrived, cut)
         arrived.kept = reason is not None
         if not arrived.kept:
-            release(arrived.owners(), cut.path, cut.layout)
+            release(arrived.owners(), cut.path, cut.placement)
             del self._arrived[view]
         return reason
 
     def _reason_to_keep(self, weight: Tensor, arrived: _Arrived, cut: Cut) -> str | None:
         if (reason := keep_reason(weight)) is not None:
             return reason
-        if cut.layout != arrived.layout:
+        if cut.placement != arrived.placement:
             return "has a weight that another graph cuts in another way"
         if (reader := self.reader_of(weight)) is not None:
             return f"has a weight that another compiled graph reads in full (`{reader}`)"
@@ -165,14 +166,13 @@ class ShardStore:
 
 def _slice_of_released(weight: Released, cut: Cut) -> Tensor:
     require_as_compiled(weight, cut.signature, cut.path)
-    _require_layout(weight.shard, cut.layout)
+    _require_placement(weight.shard, cut.placement)
     return weight.shard.tensor
 
 
-def _require_layout(shard: Shard, layout: Layout) -> None:
-    if shard.layout != layout:
+def _require_placement(shard: Shard, placement: Placement) -> None:
+    if shard.placement != placement:
         raise ConfigError(
-            f"{shard.describe()} is already sharded along dimension {shard.layout.dim} over ranks "
-            f"{list(shard.layout.group.ranks)}; this graph needs dimension {layout.dim} over ranks "
-            f"{list(layout.group.ranks)}. Compile with one oproj_tensor_parallel_size per model."
+            f"{shard.describe()} is already sharded {shard.placement.describe()}; this graph needs it "
+            f"{placement.describe()}. Compile with one oproj_tensor_parallel_size per model."
         )

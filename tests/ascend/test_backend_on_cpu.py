@@ -5,7 +5,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from oproj_pass.weights import released
+from oproj_pass.weights.placement import Placement
 from tests.ascend.support.models import decoder
 from tests.ascend.support.process import PRELOAD, stub_environment
 from tests.support.ranks import RankPool
@@ -14,16 +14,16 @@ pytestmark = pytest.mark.distributed
 EAGER = {"npugraph_ex": {"force_eager": True}, "npu": {"debug.run_eagerly": True}}
 
 
-def next_ranks_slice(layout, full):
-    part = full.shape[layout.dim] // layout.group.size
-    return full.narrow(layout.dim, (layout.group.rank + 1) % layout.group.size * part, part)
+def next_ranks_slice(placement, full):
+    part = full.shape[placement.dim] // placement.group.size
+    return full.narrow(placement.dim, (placement.group.rank + 1) % placement.group.size * part, part)
 
 
 def errors_of(inner):
     """The largest difference to the unsharded model relative to its largest value, and with a wrong slice."""
     right = error_of(inner, (5, 3))
     torch._dynamo.reset()
-    with patch.object(released.Layout, "slice_of", next_ranks_slice):
+    with patch.object(Placement, "part_of", next_ranks_slice):
         return right, error_of(inner, (5,))
 
 

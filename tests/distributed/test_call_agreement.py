@@ -11,7 +11,7 @@ from torch import nn
 from oproj_pass import ConfigError, OProjError
 from oproj_pass.agreement.rows_agreed import rows_agreed
 from oproj_pass.runtime import ControlGroup
-from oproj_pass.weights.released import Layout
+from oproj_pass.weights.placement import Placement
 from tests.support.models import Decoder, decoder, rows
 
 pytestmark = pytest.mark.distributed
@@ -131,7 +131,7 @@ def unfit_on_one_rank():
     projection = model.layers[1].attn.o_proj
     projection.weight = nn.Parameter(torch.randn(32, 32), requires_grad=False)
     refusal = ConfigError("this weight cannot be cut") if dist.get_rank() == 1 else None
-    with patch.object(Layout, "slice_of", side_effect=refusal) if refusal else nullcontext():
+    with patch.object(Placement, "part_of", side_effect=refusal) if refusal else nullcontext():
         return attempt(step, rows(3, 32))
 
 

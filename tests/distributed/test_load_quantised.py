@@ -60,9 +60,9 @@ def take_the_slices_of_the_rank_before(model):
     for name, weight in model.named_parameters():
         if isinstance(weight, Released):
             shard = weight.shard
-            part = shard.tensor.shape[shard.layout.dim]
+            part = shard.tensor.shape[shard.placement.dim]
             moved = full[name].view(torch.uint8) if shard.tensor.dtype.itemsize == 1 else full[name]
-            weight.data.copy_(moved.roll(part, shard.layout.dim).view(shard.tensor.dtype))
+            weight.data.copy_(moved.roll(part, shard.placement.dim).view(shard.tensor.dtype))
 
 
 @pytest.fixture(scope="module", params=[2, 4])

@@ -9,7 +9,7 @@ import torch
 
 import oproj_pass
 from oproj_pass.backend import entry as backend
-from oproj_pass.weights import released
+from oproj_pass.weights.placement import Placement
 from tests.support.models import decoder, rows
 
 pytestmark = pytest.mark.distributed
@@ -66,11 +66,11 @@ def editing(edit):
 
 
 def wrong_slice():
-    def next_ranks_slice(layout, full):
-        part = full.shape[layout.dim] // layout.group.size
-        return full.narrow(layout.dim, (layout.group.rank + 1) % layout.group.size * part, part)
+    def next_ranks_slice(placement, full):
+        part = full.shape[placement.dim] // placement.group.size
+        return full.narrow(placement.dim, (placement.group.rank + 1) % placement.group.size * part, part)
 
-    return patch.object(released.Layout, "slice_of", next_ranks_slice)
+    return patch.object(Placement, "part_of", next_ranks_slice)
 
 
 SABOTAGES = {

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch.fx import Interpreter
 
 from oproj_pass.passes.graph.collectives import is_collective
-from oproj_pass.weights import released
 from oproj_pass.weights.memory_report import shard_report
+from oproj_pass.weights.placement import Placement
 from tests.support.quantised import ATTENTION, model, multiply_by_blocks
 
 c10d = torch.ops._c10d_functional
@@ -205,8 +205,8 @@ EDITS = {
 
 
 def wrong_slice():
-    def next_ranks_slice(layout, full):
-        part = full.shape[layout.dim] // layout.group.size
-        return full.narrow(layout.dim, (layout.group.rank + 1) % layout.group.size * part, part)
+    def next_ranks_slice(placement, full):
+        part = full.shape[placement.dim] // placement.group.size
+        return full.narrow(placement.dim, (placement.group.rank + 1) % placement.group.size * part, part)
 
-    return patch.object(released.Layout, "slice_of", next_ranks_slice)
+    return patch.object(Placement, "part_of", next_ranks_slice)

@@ -29,8 +29,8 @@ from oproj_pass.groups import ShardGroup
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.ranks import shard_group_of
 from oproj_pass.integrations.vllm.settings import settings_of
+from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import ReleasedParameter, adopt
-from oproj_pass.weights.shard import Layout
 
 # Attention's output projection in vLLM's models; an unlisted name only loses the sharded load.
 _OUTPUT_PROJECTION = re.compile(r"(?<!linear_)(attn|attention)\.(o_proj|out_proj|c_proj|dense|wo)$")
@@ -138,7 +138,7 @@ def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group
             "additional_config.oproj_pass.load_sharded to false, which loads it in full."
         )
     dim = input_dim if slice_.shape == loaded else len(loaded) - 1 - input_dim
-    setattr(layer, name, adopt(slice_, Layout(dim, group), path))
+    setattr(layer, name, adopt(slice_, Placement.split(dim, group), path))
 
 
 def _plain(parameter: Tensor) -> Tensor:

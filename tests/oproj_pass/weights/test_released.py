@@ -11,12 +11,12 @@ from torch import nn
 
 from oproj_pass import EagerStepError, WeightReleasedError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import Released, ReleasedBuffer, ReleasedParameter, adopt, release
-from oproj_pass.weights.shard import Layout
 from tests.support.fake import fake_world
 from tests.support.models import decoder, rows
 
-FIRST_OF_TWO = Layout(1, ShardGroup(None, None, (0, 1), 0))
+FIRST_OF_TWO = Placement.split(1, ShardGroup(None, None, (0, 1), 0))
 
 
 @pytest.fixture
@@ -112,10 +112,10 @@ import sys, torch, torch.distributed as dist
 from torch import nn
 from oproj_pass.groups import ShardGroup
 from oproj_pass.weights.released import release
-from oproj_pass.weights.shard import Layout
+from oproj_pass.weights.placement import Placement
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 weight = nn.Parameter(torch.randn(4, 6), requires_grad=False)
-release([weight], "o_proj", Layout(1, ShardGroup(None, None, (0, 1), 0)))
+release([weight], "o_proj", Placement.split(1, ShardGroup(None, None, (0, 1), 0)))
 reader = {
     "dlpack": lambda: torch.utils.dlpack.to_dlpack(weight),
     "broadcast": lambda: dist.group.WORLD.broadcast(weight, 0).wait(),

@@ -9,19 +9,20 @@ from torch import nn
 
 from oproj_pass import ConfigError, WeightReleasedError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import Released
-from oproj_pass.weights.shard import Layout, Signature
+from oproj_pass.weights.shard import Signature
 from oproj_pass.weights.store import Cut, ShardStore
 
-SECOND_OF_TWO = Layout(1, ShardGroup(None, None, (0, 1), 1))
+SECOND_OF_TWO = Placement.split(1, ShardGroup(None, None, (0, 1), 1))
 
 
 def parameter(*shape):
     return nn.Parameter(torch.randn(*shape), requires_grad=False)
 
 
-def cut(weight, layout=SECOND_OF_TWO):
-    return Cut("layers.0.o_proj", layout, Signature.of(weight))
+def cut(weight, placement=SECOND_OF_TWO):
+    return Cut("layers.0.o_proj", placement, Signature.of(weight))
 
 
 def slice_of(store, weight, like=None):
@@ -197,6 +198,6 @@ class TestRefuses:
     def test_another_cut_of_a_released_weight(self):
         store, weight = ShardStore(), parameter(6, 6)
         slice_of(store, weight)
-        first_of_three = Layout(1, ShardGroup(None, None, (0, 1, 2), 0))
+        first_of_three = Placement.split(1, ShardGroup(None, None, (0, 1, 2), 0))
         with pytest.raises(ConfigError, match="is already sharded along dimension 1 over ranks"):
             store.example_of(weight, cut(weight, first_of_three))

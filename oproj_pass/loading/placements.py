@@ -21,13 +21,13 @@ from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.shard import require_divisible
 from oproj_pass.tracing.graphs import capture_graphs, copy_on_meta
 from oproj_pass.tracing.projections import ProjectionSearch
-from oproj_pass.weights.shard import Layout
+from oproj_pass.weights.placement import Placement
 
 
-def find_layouts(
+def find_placements(
     model: nn.Module, config: OProjConfig, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, Layout]:
-    """The layout of every tensor that this rank holds a slice of, by its name in the model.
+) -> dict[str, Placement]:
+    """The placement of every tensor that this rank holds a slice of, by its name in the model.
 
     ``args`` and ``kwargs``: one call of the model. Raises ``ConfigError`` for a group that does not fit the
     world or a K that it cannot split, ``SiteMismatchError`` if there is nothing to shard.
@@ -44,7 +44,7 @@ def find_layouts(
     graphs = defaultdict[int, list[Projection]](list)
     for found in search.projections:
         graphs[found.graph].append(found.site)
-    return {name: layout for sites in graphs.values() for name, layout in _layouts(sites, config).items()}
+    return {name: found for sites in graphs.values() for name, found in _placements(sites, config).items()}
 
 
 def _is_alone(config: OProjConfig) -> bool:
@@ -52,7 +52,7 @@ def _is_alone(config: OProjConfig) -> bool:
     return config.oproj_tensor_parallel_size == "auto" and world_size(config.group) == 1
 
 
-def _layouts(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Layout]:
+def _placements(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Placement]:
     """What the backend will ask for when it compiles the graph of these sites."""
     size = shard_size(sites, config)
     if size <= 1:
@@ -62,7 +62,7 @@ def _layouts(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Layo
     cuts = [(site, site.along(Axis.K)) for site in sites]
     for site, cut in cuts:
         require_divisible(site.path, cut, size)
-    return {tensor.path: Layout(tensor.dim, group) for _, cut in cuts for tensor in cut.tensors}
+    return {tensor.path: Placement.split(tensor.dim, group) for _, cut in cuts for tensor in cut.tensors}
 
 
 def _search(
