@@ -96,6 +96,7 @@ def checked_out() -> str:
     """The commit that is checked out, marked where more than the table was changed since."""
     commit = ["git", "rev-parse", "--short", "HEAD"]
     told = subprocess.run(commit, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
-    others = ["git", "diff", "--quiet", "HEAD", "--", ".", f":!{PAGE}", f":!{RECORD}"]
+    written = [f":!{path.relative_to(ROOT)}" for path in (PAGE, RECORD)]
+    others = ["git", "diff", "--quiet", "HEAD", "--", ".", *written]
     changed = subprocess.run(others, cwd=ROOT, check=False).returncode
     return f"{told}, changed" if changed else told
