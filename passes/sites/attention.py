@@ -3,14 +3,16 @@
 One scan in graph order, linear in the graph:
 
 1. Note where attention happens: a scaled-dot-product or registered attention operator, or, written by hand,
-   a product of two activations, a softmax over it, and a product of that with an activation.
+   a product of two activations, a softmax over it, and a product of that with an activation. ``token_axis``
+   tells whether the softmax weighs tokens at all.
 2. Carry each result through layout, cast, norm and gate nodes. A sum with anything that is not itself the
    same attention's result is the residual stream, and ends the walk.
 3. Record each GEMM with a stored weight that a result reaches, and whether that GEMM's own result feeds
    another GEMM or attention of the same module: then it is a hidden layer (or a query projection).
 
 Other token mixers (convolutions, scans, linear attention) are followed too, so that a report can name the
-projections that are *not* attention's. This file decides reachability only; ``sites`` decides what is taken.
+projections that are *not* attention's. In graphs inside the graph (``subgraphs``) a result that leaves is
+followed on, and what stays is only named. This file decides reachability only; ``sites`` what is taken.
 """
 
 import logging
@@ -35,8 +37,6 @@ from oproj_pass.passes.sites.token_axis import TokenAxes
 
 logger = logging.getLogger(__name__)
 
-_SCORE, _PROBABILITY = "score", "probability"
-_OTHER_INPUT = "a constant or another input"
 _SCORE, _PROBABILITY = "score", "probability"
 
 
