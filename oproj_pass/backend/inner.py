@@ -20,13 +20,13 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.backend import npu_on_cpu
 from oproj_pass.config import OProjConfig
+from oproj_pass.devices import DEVICES
 from oproj_pass.errors import ConfigError
 from oproj_pass.suggestion import suggestion
 
 Compiled = Callable[..., Any]
 Compiler = Callable[[GraphModule, list[Any]], Compiled]
 
-_INNER_BY_DEVICE = {"npu": "npugraph_ex", "cuda": "inductor"}
 _ASCEND = {"npugraph_ex": "npugraph_ex", "npu": "torchair"}  # backend: the module behind it
 
 
@@ -39,9 +39,7 @@ def inner_backend(config: OProjConfig, inputs: Mapping[Node, Any]) -> Compiler:
     devices = {value.device.type for value in inputs.values() if isinstance(value, Tensor)}
     backend = config.inner_backend
     if backend == "auto":
-        backend = next(
-            (_INNER_BY_DEVICE[device] for device in _INNER_BY_DEVICE if device in devices), "eager"
-        )
+        backend = next((device.inner_backend for name, device in DEVICES.items() if name in devices), "eager")
     options = dict(config.inner_options)
     with _loading(backend):
         compiler = _lookup(backend)

@@ -9,11 +9,10 @@ from typing import Any, Protocol
 
 import torch
 
+from oproj_pass.devices import DEVICES
 from oproj_pass.errors import ConfigError
 
 Call = Callable[[], Any]
-
-_GRAPH_TYPES = {"cuda": "CUDAGraph", "npu": "NPUGraph"}
 
 
 class Graph(Protocol):
@@ -81,12 +80,13 @@ class AcceleratorGraphs:
 
 def device_graphs(device: torch.device) -> DeviceGraphs:
     """The graphs of a device. Raises ``ConfigError`` for one whose graphs are unknown."""
-    if device.type == "cpu":
+    known = DEVICES.get(device.type)
+    if known is None:
+        raise ConfigError(
+            f"no device graphs for {device.type!r}: known are those of {', '.join(sorted(DEVICES))}. Pass "
+            "`graphs`, an object with a `capture(call)` method that returns one with `replay()`"
+        )
+    if known.graph_class is None:
         return CallableGraphs()
-    if device.type in _GRAPH_TYPES:
-        module = getattr(torch, device.type)
-        return AcceleratorGraphs(module, getattr(module, _GRAPH_TYPES[device.type]))
-    raise ConfigError(
-        f"no device graphs for {device.type!r}: known are cpu, cuda and npu. Pass `graphs`, an object with a "
-        "`capture(call)` method that returns one with `replay()`"
-    )
+    module = getattr(torch, known.name)
+    return AcceleratorGraphs(module, getattr(module, known.graph_class))

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.following_step import CannotFollow, Inputs, Step, argument, only_input, rank
+from oproj_pass.passes.gemm.following_step import CannotFollow, Inputs, Step, only_input, rank
 from oproj_pass.passes.gemm.index_rules import index_selected, indexed, picked, selected, sliced
 from oproj_pass.passes.gemm.literals import REPEAT, UNFLATTEN, VIEW, Literal
 from oproj_pass.passes.graph import ops
+from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.provenance import value_of
 
 logger = logging.getLogger(__name__)

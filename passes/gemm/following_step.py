@@ -56,8 +56,3 @@ def rank(node: Any) -> int:
     if not isinstance(value, Tensor):
         raise CannotFollow(f"is computed by `{node.name}`, of unknown shape")
     return value.dim()
-
-
-def argument(node: Node, position: int, name: str, default: Any) -> Any:
-    """An argument by position or by name."""
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)

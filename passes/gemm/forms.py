@@ -11,6 +11,7 @@ import torch
 from torch.fx import Node
 
 from oproj_pass.passes.graph import ops
+from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.provenance import rank_of, value_of
 
 aten = torch.ops.aten
@@ -64,8 +65,8 @@ def gemm_call(node: Node) -> GemmCall | None:
     form = _form_of(ops.operation(node)) if node.op in ("call_function", "call_method") else None
     if form is None:
         return None
-    x, operand = _argument(node, form.input), _argument(node, form.weight)
-    bias = _argument(node, form.bias) if form.bias else None
+    x, operand = argument(node, *form.input), argument(node, *form.weight)
+    bias = argument(node, *form.bias) if form.bias else None
     if not isinstance(x, Node) or not isinstance(operand, Node):
         return None
     copies = _copies_of_a_matrix(operand)
@@ -93,8 +94,3 @@ def _copies_of_a_matrix(operand: Node) -> tuple[Node, ...]:
 def _same_matrix(node: Node, source: Any) -> bool:
     original = value_of(source) if isinstance(source, Node) else None
     return original is not None and value_of(node).shape[-2:] == original.shape[-2:]
-
-
-def _argument(node: Node, position: tuple[int, str]) -> Any:
-    index, name = position
-    return node.args[index] if index < len(node.args) else node.kwargs.get(name)

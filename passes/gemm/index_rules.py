@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.following_step import CannotFollow, Inputs, Step, argument, only_input, rank
+from oproj_pass.passes.gemm.following_step import CannotFollow, Inputs, Step, only_input, rank
+from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.provenance import value_of
 
 

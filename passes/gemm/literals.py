@@ -7,6 +7,7 @@ from typing import Any
 from torch.fx import Node
 
 from oproj_pass.passes.graph import ops
+from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.provenance import value_of
 
 VIEW = ops.targets("view", "reshape", "_unsafe_view", "expand")
@@ -28,8 +29,8 @@ class Literal:
         elif ops.operation(self.node) in VIEW:
             self._shrink_sizes(1, self.dim, size)
         else:
-            first = _argument(self.node, 1, "dim")
-            rank = value_of(self.node).dim() - len(_argument(self.node, 2, "sizes")) + 1
+            first = argument(self.node, 1, "dim")
+            rank = value_of(self.node).dim() - len(argument(self.node, 2, "sizes")) + 1
             self._shrink_sizes(2, self.dim - first % rank, size)
 
     def _shrink_repeats(self, size: int) -> None:
@@ -55,7 +56,3 @@ def _divided(sizes: Any, index: int, size: int) -> list[Any]:
     whole = sizes[index]
     part = whole // size if isinstance(whole, int) and whole > 0 else whole
     return [*sizes[:index], part, *sizes[index + 1 :]]
-
-
-def _argument(node: Node, position: int, name: str) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs[name]

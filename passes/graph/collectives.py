@@ -5,10 +5,11 @@ collectives start asynchronously; ``wait_tensor`` only ends one and is none itse
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.fx import Node
+
+from oproj_pass.passes.graph.arguments import named_argument
 
 # Everything in these namespaces communicates, listed below or not, but for what ends a collective.
 NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "npu_define")
@@ -64,26 +65,16 @@ def is_collective(node: Node) -> bool:
 
 def communicator(node: Node) -> str | None:
     """The HCCL communicator of a fused communication operator (``hcom``), None for any other node."""
-    found = _named_argument(node, "hcom")
+    found = named_argument(node, "hcom")
     return None if found is None else str(found)
 
 
 def communicator_size(node: Node) -> int:
     """The number of ranks of a fused communication operator."""
-    return int(_named_argument(node, "world_size"))
+    return int(named_argument(node, "world_size"))
 
 
 def listed_ranks(node: Node) -> list[int] | None:
     """The ranks that a collective of Ascend's compilers names instead of a group, None for other nodes."""
-    found = (_named_argument(node, name) for name in ("ranks", "rank_list"))
+    found = (named_argument(node, name) for name in ("ranks", "rank_list"))
     return next((list(ranks) for ranks in found if ranks is not None), None)
-
-
-def _named_argument(node: Node, name: str) -> Any:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return None
-    names = [argument.name for argument in node.target._schema.arguments]
-    if name not in names:
-        return None
-    index = names.index(name)
-    return node.args[index] if index < len(node.args) else node.kwargs.get(name)

@@ -22,11 +22,11 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from oproj_pass.passes.gemm.following_step import argument
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.per_head import is_per_head
 from oproj_pass.passes.gemm.schemes import match_gemm
 from oproj_pass.passes.graph import ops
+from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.effects import Dependence, mutated_inputs
 from oproj_pass.passes.graph.provenance import is_within, module_path, rank_of
 from oproj_pass.passes.sites.attention_results import Attention, End, Reached

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.fx import Node
 
 from oproj_pass.passes.gemm.following_rules import inputs_of
-from oproj_pass.passes.gemm.following_step import CannotFollow, Step, argument
+from oproj_pass.passes.gemm.following_step import CannotFollow, Step
 from oproj_pass.passes.gemm.forms import gemm_call
 from oproj_pass.passes.graph import ops
+from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.provenance import value_of
 
 STACKED = "stacked tensors, such as layers or residual streams"

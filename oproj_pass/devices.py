@@ -1,0 +1,26 @@
+"""The table of devices: what this project has to know of each. One row a device."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Device:
+    """``inner_backend``: the Dynamo backend that compiles for it by default.
+
+    ``graph_class``: its device graph in the module ``torch.<name>``; None where a replay is a call.
+    """
+
+    name: str
+    inner_backend: str
+    graph_class: str | None = None
+
+
+DEVICES = {
+    device.name: device
+    for device in (
+        Device("npu", "npugraph_ex", "NPUGraph"),
+        Device("cuda", "inductor", "CUDAGraph"),
+        Device("cpu", "eager"),
+    )
+}
+"""The first of these that a graph has inputs on decides for the graph."""
