@@ -17,7 +17,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.provenance import rank_of, value_of
-from oproj_pass.passes.sites.subgraphs import Subgraph, operands, subgraphs
+from oproj_pass.passes.graph.subgraphs import Subgraph, operands, subgraphs
 
 _WRITES_FIRST = ops.INPLACE_OPERATORS | {operator.setitem}
 _METHODS_THAT_WRITE = frozenset(f"__{target.__name__}__" for target in _WRITES_FIRST)

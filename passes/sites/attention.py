@@ -29,10 +29,10 @@ from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.effects import Dependence, mutated_inputs
 from oproj_pass.passes.graph.provenance import is_within, module_path, rank_of
+from oproj_pass.passes.graph.subgraphs import Subgraph, subgraphs
 from oproj_pass.passes.sites.attention_results import Attention, End, Reached
 from oproj_pass.passes.sites.labels import Labels
 from oproj_pass.passes.sites.products import factors_of, why_no_form, why_no_parameter, why_unknown
-from oproj_pass.passes.sites.subgraphs import Subgraph, subgraphs
 from oproj_pass.passes.sites.token_axis import TokenAxes
 
 logger = logging.getLogger(__name__)

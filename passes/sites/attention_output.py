@@ -19,11 +19,11 @@ from oproj_pass.passes.gemm.axes import Axis, StoredAxis
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import nbytes, parent_path, value_of
 from oproj_pass.passes.graph.stored import parameter_paths
+from oproj_pass.passes.graph.subgraphs import enclosure_refusal
 from oproj_pass.passes.sites.attention import AttentionTrace
 from oproj_pass.passes.sites.attention_results import Attention, Reached
 from oproj_pass.passes.sites.globs import policy_refusal
 from oproj_pass.passes.sites.refusals import other_reader, shared_storage, weight_refusal
-from oproj_pass.passes.sites.subgraphs import enclosure_refusal
 
 logger = logging.getLogger(__name__)
 

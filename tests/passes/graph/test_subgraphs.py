@@ -9,7 +9,7 @@ from torch.fx import symbolic_trace
 from torch.utils.checkpoint import checkpoint
 
 from oproj_pass.passes.graph.effects import mutated_inputs
-from oproj_pass.passes.sites.subgraphs import subgraphs
+from oproj_pass.passes.graph.subgraphs import subgraphs
 
 H = 16
 X = torch.randn(2, 5, H)

@@ -1,0 +1,97 @@
+"""Imports point one way: between the rooms of the code as between its modules."""
+
+import ast
+from pathlib import Path
+
+import networkx as nx
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {"oproj_pass": "oproj_pass", "passes": "oproj_pass.passes", "capture": "oproj_pass.capture"}
+BASE = {"oproj_pass.errors", "oproj_pass.torch_internals", "oproj_pass.suggestion"}
+# Each room with those that it may stand on, besides itself and ``BASE``.
+PASSES = {
+    "contract": set(),
+    "graph": {"capture"},
+    "gemm": {"graph"},
+    "sites": {"contract", "gemm", "graph"},
+    "diff": {"graph"},
+    "runner": {"contract", "graph"},
+    "fingerprint": {"graph"},
+    "history": {"contract", "diff", "runner"},
+    "strategies": {"gemm", "graph", "sites"},
+    "shard": {"contract", "gemm", "graph", "sites", "strategies"},
+    "overlap": {"contract", "graph", "strategies"},
+    "ascend": {"contract", "gemm", "graph", "runner", "shard", "sites", "strategies"},
+}
+
+
+def modules():
+    for folder, package in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join((package, *(part for part in parts if part != "__init__"))), path
+
+
+def running(tree):
+    """The nodes of a module, less those that only type checkers see."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from running(node)
+
+
+def imported(path):
+    """Modules and names that a file imports when it runs, as dotted names."""
+    for node in running(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("oproj_pass"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("oproj_pass"))
+
+
+@pytest.fixture(scope="module")
+def imports():
+    """Module -> the modules that it imports."""
+    known = dict(modules())
+
+    def module_of(name):
+        return name if name in known else name.rpartition(".")[0]
+
+    return {module: {module_of(name) for name in imported(path)} for module, path in known.items()}
+
+
+def room(module):
+    """``gemm`` of ``oproj_pass.passes.gemm.forms``."""
+    return module.removeprefix("oproj_pass.passes").removeprefix(".").partition(".")[0]
+
+
+def test_no_modules_import_each_other(imports):
+    graph = nx.DiGraph((module, other) for module, others in imports.items() for other in others)
+    graph.remove_node("oproj_pass")  # its names load on first use
+    assert [sorted(cycle) for cycle in nx.strongly_connected_components(graph) if len(cycle) > 1] == []
+
+
+def test_planning_stands_on_nothing_else(imports):
+    found = {other for module, others in imports.items() if ".capture" in module[:19] for other in others}
+    assert {other for other in found - BASE if not other.startswith("oproj_pass.capture")} == set()
+
+
+def test_passes_stand_on_passes_alone(imports):
+    found = {other for module, others in imports.items() if ".passes." in module for other in others}
+    assert {other for other in found - BASE if not other.startswith("oproj_pass.passes")} == set()
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_a_room_of_the_passes_stands_on_the_ones_below_it(imports, name):
+    inside = {
+        module: others for module, others in imports.items() if room(module) == name and ".passes." in module
+    }
+    assert inside
+    found = {room(other) for others in inside.values() for other in others - BASE if ".passes." in other}
+    assert found <= PASSES[name] | {name}
+
+
+def test_every_room_of_the_passes_is_listed(imports):
+    rooms = {room(module) for module in imports if module.startswith("oproj_pass.passes.")}
+    assert rooms == PASSES.keys()
