@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import value_of
-from oproj_pass.passes.strategies import capacity  # noqa: F401  (they register operators)
+from oproj_pass.passes.strategies import capacity, check_rows  # noqa: F401  (they register operators)
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
