@@ -66,6 +66,8 @@ def _kind(value: Any) -> Any:
         return ("size", value.node.expr)
     if isinstance(value, list | tuple):
         return tuple(map(_kind, value))
+    if isinstance(value, slice):
+        return ("slice", _kind((value.start, value.stop, value.step)))
     if isinstance(value, Mapping):
         return tuple((name, _kind(item)) for name, item in value.items())
     return (type(value), value)
