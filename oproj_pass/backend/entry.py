@@ -23,7 +23,7 @@ from oproj_pass.backend.binding import bind, commit, compile_with_slices, record
 from oproj_pass.backend.dynamo_errors import errors_as_they_are
 from oproj_pass.backend.finding import find_sites
 from oproj_pass.backend.inner import Compiled, Compiler, inner_backend
-from oproj_pass.backend.policy import STRATEGY, Decision, GraphPlace, decide
+from oproj_pass.backend.policy import STRATEGY, Decision, GraphPlace, decide, may_shard
 from oproj_pass.backend.row_counts import ComparedRows, exchange_over
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, WeightReleasedError
@@ -65,7 +65,7 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
     group: ShardGroup | None = None
     try:
         inner = inner_backend(config, inputs)
-        found = find_sites(gm, inputs, config, _STORE.reader_of)
+        found = find_sites(gm, inputs, config, _STORE.reader_of if may_shard(config) else None)
         decision = decide(*found, config, GraphPlace.of(gm))
         if decision.is_sharded:
             _require_weights_ready(decision, inputs)

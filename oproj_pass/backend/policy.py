@@ -74,6 +74,14 @@ def decide(
     return Decision(size, sites, near_misses)
 
 
+def may_shard(config: OProjConfig) -> bool:
+    """Whether any graph can be sharded under these options, whatever is in it."""
+    if config.plan is not None and not config.plan.covers:
+        return False
+    size = config.oproj_tensor_parallel_size
+    return size > 1 if isinstance(size, int) else world_size(config.group) > 1
+
+
 def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
     """The ranks that share each projection of one graph, N; 0 and 1 rewrite nothing."""
     if config.plan is not None and not config.plan.covers:

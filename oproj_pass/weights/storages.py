@@ -1,7 +1,9 @@
 """Who else holds a weight's storage, and how a storage is emptied so that nothing reads it unseen."""
 
 import gc
+import sys
 from collections.abc import Collection, Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -38,11 +40,35 @@ def storage_key(weight: Tensor) -> StorageWeakRef:
 def unknown_owners(weight: Tensor, known: Collection[Tensor]) -> int:
     """How many tensors besides ``known`` hold the weight's storage, NumPy's arrays and views among them.
 
-    ``known`` holds ``weight`` itself. Counts owners of the storage, in C++ too; not those of memory that
-    other storages map as well, as a file's is: ``empty`` leaves such memory to them.
+    ``known`` holds ``weight`` itself; a tensor that nothing but a known view of it keeps alive is known too.
+    Counts owners of the storage, in C++ too; not those of memory that other storages map as well, as a file's
+    is: ``empty`` leaves such memory to them.
     """
     storage = weight.untyped_storage()  # itself one of the owners that are counted
-    return _storage_Use_Count(storage._cdata) - 1 - len(known)
+    return _storage_Use_Count(storage._cdata) - 1 - len(known) - _private_bases(known)
+
+
+def _private_bases(tensors: Collection[Tensor]) -> int:
+    """How many tensors these are views of that nothing else holds: of ``x.t()`` kept alone, ``x``."""
+    mine, found = {id(tensor) for tensor in tensors}, set()
+    for tensor in tensors:
+        base = tensor._base
+        if (
+            base is not None
+            and id(base) not in mine
+            and sys.getrefcount(base) <= _references_of_a_lone_base()
+        ):
+            found.add(id(base))
+    return len(found)
+
+
+@cache
+def _references_of_a_lone_base() -> int:
+    """References to a base that only its view holds, counted as above: how many torch keeps is its affair."""
+    with torch.inference_mode(False):
+        view = torch.empty(1).view(1)
+    base = view._base
+    return sys.getrefcount(base)
 
 
 def owners_in_words(weight: Tensor, known: Collection[Tensor]) -> str:

@@ -4,5 +4,6 @@ from oproj_pass.passes.strategies.row import Row
 from oproj_pass.passes.strategies.strategy import Strategy
 
 STRATEGIES: dict[str, Strategy] = {"row": Row()}
+"""The strategies by name."""
 
 __all__ = ["STRATEGIES", "Strategy"]

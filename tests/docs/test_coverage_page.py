@@ -41,7 +41,7 @@ def test_aten_families_are_those_with_a_test():
 
 
 def test_every_reason_on_the_page_is_in_the_code():
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "passes").glob("*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "passes").rglob("*.py"))
     reasons = first_cells(section("What is left alone, and why"))
     assert len(reasons) > 10
     for reason in reasons:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 USE = """
 import oproj_pass.passes, oproj_pass.capture, torch, sys
 from torch._dynamo.backends.registry import lookup_backend
-assert lookup_backend("oproj_npu").__module__ == "oproj_pass.backend"
+assert lookup_backend("oproj_npu").__module__ == "oproj_pass.backend.entry"
 print(oproj_pass.passes.__file__)
 """
 

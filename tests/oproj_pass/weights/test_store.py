@@ -49,6 +49,12 @@ class TestReleases:
         assert isinstance(weight, Released)
         assert weight.untyped_storage().nbytes() == 0
 
+    def test_a_transpose_whose_original_nothing_else_holds(self):
+        weight = torch.randn(6, 4).t()
+        expected = second_half(weight)
+        assert torch.equal(slice_of(ShardStore(), weight), expected)
+        assert isinstance(weight, Released)
+
     @pytest.mark.parametrize("calls", [1, 2], ids=["one graph", "two graphs"])
     def test_two_parameters_over_one_storage_as_one_shard(self, calls):
         store, first = ShardStore(), parameter(4, 6)
@@ -102,6 +108,14 @@ class TestKeeps:
         weight.mul_(2)
         assert torch.equal(slice_of(store, weight), second_half(weight))  # and follows its values
         assert len(caplog.records) == 1
+
+    def test_a_transpose_whose_original_something_holds(self):
+        original = torch.randn(6, 4)
+        weight = original.t()
+        expected = second_half(weight)
+        assert torch.equal(slice_of(ShardStore(), weight), expected)
+        assert is_kept(weight)
+        assert original.sum() == weight.sum()
 
     def test_names_what_holds_it(self, caplog):
         weight = parameter(4, 6)
