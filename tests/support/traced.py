@@ -48,7 +48,5 @@ def on_all_ranks(function, xs, *stored, size=2, slice_of=shard_of, edit=None):
         (output,) = gm.graph.find_nodes(op="output")
         output.args = ((output.args[0],),)
         gm.recompile()
-        results = run_on_all_ranks(
-            gm, record.matches, dict(zip(names, stored, strict=True)), xs, size, slice_of
-        )
+        results = run_on_all_ranks(gm, record, dict(zip(names, stored, strict=True)), xs, size, slice_of)
     return results, record.matches, record.near_misses
