@@ -198,7 +198,7 @@ def test_parity_fails_when_a_whole_reader_is_overlooked(monkeypatch):
 def test_refuses_to_part_a_group_that_only_a_view_makes():
     function, weights = indexed(lambda w, i: w.view(SIZE, 2, 4).reshape(SIZE, SIZE))
     (site,), _ = search_traced(function, (torch.randn(3, SIZE),), *weights)
-    assert (site.unit, site.parts) == (4, 2)
+    assert (site.gemm.k.unit, site.gemm.k.parts) == (4, 2)
 
 
 class Indexed(nn.Module):
