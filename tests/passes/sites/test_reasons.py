@@ -11,7 +11,8 @@ from torch import nn
 from torch.fx import symbolic_trace
 
 from oproj_pass.backend import entry as backend
-from oproj_pass.passes import NearMiss, PassRecord, find_projections
+from oproj_pass.backend.policy import Decision
+from oproj_pass.passes import NearMiss, find_projections
 from tests.support.traced import attend, search, traced
 
 H, T = 8, 5
@@ -47,7 +48,7 @@ def test_a_reason_completes_a_sentence_about_its_path(part, caplog):
 
 def logged(miss, caplog):
     with caplog.at_level(logging.WARNING, logger="oproj_pass"):
-        backend._log(PassRecord("shard_oproj", near_misses=(miss,)), SimpleNamespace(ranks=(0, 1)))
+        backend._log(Decision(2, (), (miss,)), SimpleNamespace(ranks=(0, 1)))
     return caplog.text
 
 
