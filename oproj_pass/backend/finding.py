@@ -4,7 +4,7 @@ The one search of the backend, of ``explain`` and of ``load_sharded``. It needs 
 nothing.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -38,12 +38,6 @@ def find_sites(
     judged = [(site, _refusal(site, inputs, storages, reader_of)) for site in sites]
     refused = [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
     return [site for site, reason in judged if not reason], [*near_misses, *refused]
-
-
-def listed(title: str, items: Sequence[Any]) -> str:
-    """Paths or near misses as one sentence of a message."""
-    lines = [f"{item.path}: {item.reason}" if isinstance(item, NearMiss) else str(item) for item in items]
-    return f"{title}: {'; '.join(lines) if lines else 'none'}."
 
 
 def _storages(inputs: Mapping[Node, Any]) -> dict[int, Node]:

@@ -11,13 +11,13 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from oproj_pass.backend.finding import listed
 from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
 from oproj_pass.errors import EagerStepError, SiteMismatchError
 from oproj_pass.groups import automatic_size, require_fitting_size, world_size
 from oproj_pass.passes import STRATEGIES, NearMiss, Projection
 from oproj_pass.passes.shard import require_divisible
+from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def decide(
     """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
     _report_idle_globs([*sites, *near_misses], config, place)
     size = shard_size(sites, config)
-    require_expected([site.path for site in sites], near_misses, config.expected_sites)
+    require_expected(sites, near_misses, config.expected_sites)
     if size > 1:
         require_fitting_size(size, config.group)
         for site in sites:
@@ -97,15 +97,6 @@ def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
         "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)", size, world, sorted(features)
     )
     return size
-
-
-def require_expected(paths: Sequence[str], near_misses: Sequence[NearMiss], expected: int | None) -> None:
-    """Raise ``SiteMismatchError`` unless as many sites were found as were asked for, if a number was."""
-    if expected is not None and len(paths) != expected:
-        raise SiteMismatchError(
-            f"expected_sites = {expected}, found {len(paths)}. {listed('Found', paths)} "
-            f"{listed('Near misses', near_misses)}"
-        )
 
 
 def _report_idle_globs(

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from oproj_pass.backend.finding import listed
 from oproj_pass.backend.policy import shard_size
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError, OProjError, SiteMismatchError
@@ -19,6 +18,7 @@ from oproj_pass.groups import require_fitting_size, shard_group, world_size
 from oproj_pass.passes import Projection
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.shard import require_divisible
+from oproj_pass.passes.sites.expected import listed
 from oproj_pass.tracing.graphs import capture_graphs, copy_on_meta
 from oproj_pass.tracing.projections import ProjectionSearch
 from oproj_pass.weights.placement import Placement

@@ -27,6 +27,7 @@ from oproj_pass.passes.graph.provenance import placeholders, value_of
 from oproj_pass.passes.runner import run_passes
 from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
 from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
 from oproj_pass.passes.strategies.exchange import Exchange
 
@@ -70,7 +71,7 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
         strangers = [site for site in sites if not stored.issuperset(on.node for on in site.gemm.k.tensors)]
         sites = [site for site in sites if site not in strangers]
         near_misses = [*near_misses, *(NearMiss(site.path, _STRANGE, site.nbytes) for site in strangers)]
-        _require_expected(sites, near_misses, settings.expected_sites)
+        require_expected(sites, near_misses, settings.expected_sites)
         _require_taken(sites, near_misses, presharded)
         if exchange.size == 1:
             return ShardPlan(sites, near_misses)
@@ -85,22 +86,14 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
     (record,) = run_passes(gm, example_inputs, [sharding])
     assert isinstance(record, ShardRecord)
     if record.is_clean:
-        logger.info("no output projection sharded in this graph: %s", _listed(record.near_misses))
+        logger.info(
+            "no output projection sharded in this graph. %s", listed("Near misses", record.near_misses)
+        )
         return
     respell(record.changed, exchange, settings.ranks)
     cut_in_graph(gm, record.regions, full, presharded, settings.rank, exchange.size)
     gm.graph.lint()
     gm.recompile()
-
-
-def _require_expected(
-    sites: Sequence[Projection], near_misses: Sequence[NearMiss], expected: int | None
-) -> None:
-    if expected is not None and len(sites) != expected:
-        raise SiteMismatchError(
-            f"expected_sites = {expected}, found {len(sites)}: "
-            f"{', '.join(site.path for site in sites) or 'none'}. Near misses: {_listed(near_misses)}."
-        )
 
 
 def _require_taken(
@@ -111,9 +104,5 @@ def _require_taken(
         raise SiteMismatchError(
             f"{', '.join(sorted(presharded[node] for node in left))}: holds only this rank's slice of its "
             "weight, but is not sharded here. Keep its full weight, or let the pass take it (include, "
-            f"exclude, attention_ops). Near misses: {_listed(near_misses)}."
+            f"exclude, attention_ops). {listed('Near misses', near_misses)}"
         )
-
-
-def _listed(near_misses: Sequence[NearMiss]) -> str:
-    return "; ".join(f"{miss.path}: {miss.reason}" for miss in near_misses) or "none"

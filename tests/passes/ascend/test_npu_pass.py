@@ -154,7 +154,7 @@ def test_partial_sums_travel_in_the_type_that_is_asked_for(world):
 def test_names_what_it_found_when_the_count_is_another(world):
     error = error_of(npu_pass(world, expected_sites=3), decoder(), rows(3, 32))
     assert isinstance(error, SiteMismatchError)
-    assert "expected_sites = 3, found 2: layers.0.attn.o_proj, layers.1.attn.o_proj" in str(error)
+    assert "expected_sites = 3, found 2. Found: layers.0.attn.o_proj; layers.1.attn.o_proj." in str(error)
 
 
 def test_names_the_layer_whose_features_do_not_divide(world):
