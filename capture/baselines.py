@@ -4,12 +4,24 @@ Follows vLLM 0.32 and 0.33 (`vllm_sizes`) and vllm-ascend 0.23 (`vllm_ascend_siz
 come from `planner.py`; nothing here improves on anything.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from oproj_pass.capture.bounds import StepBound
-from oproj_pass.capture.grid import capture_grid, default_max_size, round_up, uniform_sizes
+from oproj_pass.capture.grid import DEFAULT_MAX_SIZE, capture_grid, round_up, uniform_sizes
 
 Sizes = tuple[int, ...]
+
+
+def vllm_max_size(bound: StepBound) -> int:
+    """The ceiling vLLM takes when none is set: min(2 * R * q, 512), cut to T."""
+    requests = bound.max_num_seqs * bound.decode_query_len
+    return min(2 * requests, DEFAULT_MAX_SIZE, bound.max_num_batched_tokens)
+
+
+def vllm_ascend_max_size(bound: StepBound) -> int:
+    """The ceiling vllm-ascend injects when none is set: min(R * q, 512), cut to T."""
+    requests = bound.max_num_seqs * bound.decode_query_len
+    return min(requests, DEFAULT_MAX_SIZE, bound.max_num_batched_tokens)
 
 
 def vllm_sizes(bound: StepBound, *, sizes: Sequence[int] | None = None, max_size: int | None = None) -> Sizes:
@@ -22,7 +34,7 @@ def vllm_sizes(bound: StepBound, *, sizes: Sequence[int] | None = None, max_size
         return _user_list(bound, sizes)
     exact = {bound.max_num_batched_tokens}
     if max_size is None:
-        max_size = default_max_size(bound, "cuda")
+        max_size = vllm_max_size(bound)
         exact.add(bound.max_num_seqs * bound.decode_query_len)
     ceiling = min(max_size, bound.max_num_batched_tokens)
     return tuple(sorted({*capture_grid(ceiling), *(size for size in exact if size <= ceiling)}))
@@ -35,11 +47,8 @@ def vllm_ascend_sizes(
     if sizes is not None:
         return _user_list(bound, sizes)
     if max_size is None:
-        max_size = default_max_size(bound, "npu")
+        max_size = vllm_ascend_max_size(bound)
     return capture_grid(min(max_size, bound.max_num_batched_tokens))
-
-
-BASELINES: dict[str, Callable[..., Sizes]] = {"cuda": vllm_sizes, "npu": vllm_ascend_sizes}
 
 
 def full_graph_sizes(sizes: Sizes, bound: StepBound) -> Sizes:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oproj_pass.capture.baselines import BASELINES, eager_requests, full_graph_sizes
+from oproj_pass.capture.baselines import eager_requests, full_graph_sizes
 from oproj_pass.capture.bounds import StepBound
 from oproj_pass.capture.planner import plan_capture
+from oproj_pass.capture.platforms import require_platform
 
 RequestRanges = tuple[tuple[int, int], ...]
 """Inclusive (low, high) ranges of request counts; a uniform decode batch of n requests has n * q tokens."""
@@ -40,7 +41,7 @@ def compare_coverage(
     """
     plan = plan_capture(bound, sizes=sizes, max_size=max_size, platform=platform)
     raised = plan_capture(bound, max_size=bound.max_decode_tokens, platform=platform)
-    engine_sizes = BASELINES[platform](bound, sizes=sizes, max_size=max_size)
+    engine_sizes = require_platform(platform).sizes(bound, sizes=sizes, max_size=max_size)
     return CoverageComparison(
         engine_eager=eager_requests(full_graph_sizes(engine_sizes, bound), bound),
         plan_eager=eager_requests(plan.sizes, bound),

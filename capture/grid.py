@@ -1,4 +1,4 @@
-"""The stepped grid of capture sizes, its default ceilings and its rounding under speculation.
+"""The stepped grid of capture sizes, and its rounding under speculation.
 
 Decides which sizes a ceiling stands for. Which ceiling applies and what is added to the grid is the
 planner's (`planner.py`) and, for today's engines, `baselines.py`'s.
@@ -15,16 +15,6 @@ def capture_grid(max_size: int) -> tuple[int, ...]:
     """{1, 2, 4}, multiples of 8 below 256 and multiples of 16 from 256, up to and including `max_size`."""
     small = [size for size in (1, 2, 4) if size <= max_size]
     return (*small, *range(8, min(max_size + 1, 256), 8), *range(256, max_size + 1, 16))
-
-
-def default_max_size(bound: StepBound, platform: str) -> int:
-    """The ceiling an engine takes when none is set.
-
-    vllm-ascend injects min(R * q, 512), vLLM takes min(2 * R * q, 512); both then cut it to T.
-    """
-    requests = bound.max_num_seqs * bound.decode_query_len
-    wanted = requests if platform == "npu" else 2 * requests
-    return min(wanted, DEFAULT_MAX_SIZE, bound.max_num_batched_tokens)
 
 
 def round_up(size: int, multiple: int) -> int:

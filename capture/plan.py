@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from oproj_pass.capture.bounds import StepBound
-from oproj_pass.capture.checks import PLATFORMS, require_int, require_platform
+from oproj_pass.capture.checks import require_int
 from oproj_pass.capture.padding import Padding, PaddingComparison
+from oproj_pass.capture.platforms import PLATFORMS, require_platform
 from oproj_pass.errors import ConfigError
 
 
@@ -156,7 +157,10 @@ def _limit(bound: StepBound) -> str:
 
 
 def _explain_padding(padding: PaddingComparison, platform: str) -> list[str]:
-    lines = [f"expected padding: {padding.plan}", f"  {PLATFORMS[platform]}'s own sizes: {padding.default}"]
+    lines = [
+        f"expected padding: {padding.plan}",
+        f"  {PLATFORMS[platform].engine}'s own sizes: {padding.default}",
+    ]
     if padding.even is not None:
         lines.append(f"  even sampling: {padding.even}")
     return lines

@@ -7,14 +7,15 @@ exactly: rounded up it could never be dispatched, rounded down the fullest batch
 
 from collections.abc import Sequence
 
-from oproj_pass.capture.baselines import BASELINES, full_graph_sizes
+from oproj_pass.capture.baselines import full_graph_sizes
 from oproj_pass.capture.bounds import StepBound
-from oproj_pass.capture.checks import require_int, require_platform
-from oproj_pass.capture.grid import capture_grid, default_max_size, round_up, uniform_sizes
+from oproj_pass.capture.checks import require_int
+from oproj_pass.capture.grid import capture_grid, round_up, uniform_sizes
 from oproj_pass.capture.histogram import Histogram, decode_histogram, uniform_histogram
 from oproj_pass.capture.optimal import evenly_sampled, optimal_sizes
 from oproj_pass.capture.padding import PaddingComparison, expected_padding
 from oproj_pass.capture.plan import CapturePlan
+from oproj_pass.capture.platforms import Platform, require_platform
 from oproj_pass.errors import ConfigError
 
 
@@ -46,8 +47,8 @@ def plan_capture(
         ConfigError: a value is out of range, `sizes` and `max_size` disagree (vLLM refuses that too), or no
             decode step fits under the ceiling.
     """
-    require_platform(platform)
-    largest = _largest_step(bound, _ceiling(bound, sizes, max_size, platform))
+    defaults = require_platform(platform)
+    largest = _largest_step(bound, _ceiling(bound, sizes, max_size, defaults))
     reasons = _grid_reasons(bound, sizes, largest)
     if budget is None and histogram is None:
         return _plan(bound, platform, reasons, None)
@@ -61,7 +62,7 @@ def plan_capture(
         chosen = optimal_sizes(reachable if sizes is None else grid, steps, budget)
         reasons = _budget_reasons(chosen, reasons[largest], budget)
         even = expected_padding(evenly_sampled(grid, len(chosen)), steps)
-    engine_sizes = full_graph_sizes(BASELINES[platform](bound, sizes=sizes, max_size=max_size), bound)
+    engine_sizes = full_graph_sizes(defaults.sizes(bound, sizes=sizes, max_size=max_size), bound)
     padding = PaddingComparison(
         plan=expected_padding(sorted(reasons), steps),
         default=expected_padding(engine_sizes, steps),
@@ -70,11 +71,11 @@ def plan_capture(
     return _plan(bound, platform, reasons, padding)
 
 
-def _ceiling(bound: StepBound, sizes: Sequence[int] | None, max_size: int | None, platform: str) -> int:
+def _ceiling(bound: StepBound, sizes: Sequence[int] | None, max_size: int | None, defaults: Platform) -> int:
     if max_size is not None:
         require_int("max_size", max_size, minimum=1)
     if sizes is None:
-        return default_max_size(bound, platform) if max_size is None else max_size
+        return defaults.default_max_size(bound) if max_size is None else max_size
     if not sizes:
         raise ConfigError("sizes is empty: give at least one, or leave it out for the default grid")
     for size in sizes:

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.text import Text
 
 from oproj_pass.capture import CapturePlan, StepBound, load_histogram, plan_capture
-from oproj_pass.capture.checks import platform_of
+from oproj_pass.capture.platforms import platform_of
 from oproj_pass.cli.output import Json, Status, finish, show
 from oproj_pass.deployment import Deployment
 from oproj_pass.errors import ConfigError

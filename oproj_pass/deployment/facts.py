@@ -10,7 +10,7 @@ from functools import cached_property
 
 from oproj_pass.capture import StepBound, plan_capture, vllm_sizes
 from oproj_pass.capture.baselines import runner_v1_sizes
-from oproj_pass.capture.checks import platform_of
+from oproj_pass.capture.platforms import platform_of
 from oproj_pass.deployment.connectors import Connector, walk_connectors
 from oproj_pass.deployment.finegrained import FineGrainedSizes, read_sizes
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
