@@ -4,7 +4,7 @@ Validates what can be judged without a model; what needs the graph or the proces
 are at hand.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup
 from oproj_pass.capture import CapturePlan
 from oproj_pass.errors import ConfigError
 from oproj_pass.suggestion import suggestion
+from oproj_pass.validation import wrong_fields
 
 
 class OProjConfig(BaseModel):
@@ -30,7 +31,8 @@ class OProjConfig(BaseModel):
         include: module-path globs (``"model.layers.*"``); if given, only matching projections are taken.
         exclude: module-path globs whose projections are left alone.
         attention_ops: custom operators (``"library::name"``) that count as attention.
-        expected_sites: raise unless each compiled graph holds exactly this many projections.
+        expected_sites: raise unless each compiled graph holds exactly this many projections, and there are
+            ranks to share them.
         release_weights: free the full weights once their slices are cut.
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
         fuse: ``"mc2"`` computes and reduces partial products with one operator on Ascend chips that allow it;
@@ -73,7 +75,7 @@ class OProjConfig(BaseModel):
         try:
             super().__init__(**options)
         except ValidationError as error:
-            raise ConfigError(_explain(error)) from None
+            raise ConfigError("\n".join(_explained(error))) from None
 
     @classmethod
     def from_options(cls, options: "Mapping[str, Any] | OProjConfig | None") -> "OProjConfig":
@@ -90,7 +92,7 @@ class OProjConfig(BaseModel):
         if value == "auto":
             return value
         if isinstance(value, bool) or not str(value).isdigit():
-            raise ValueError("required: 'auto' or a whole number of ranks, 0 (off) or more")
+            raise ValueError("'auto' or a whole number of ranks, 0 (off) or more")
         return int(value)
 
     @field_validator("include", "exclude", "attention_ops", mode="before")
@@ -103,16 +105,14 @@ class OProjConfig(BaseModel):
     def _qualified_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if name.count("::") != 1:
-                raise ValueError(
-                    f"required: qualified operator names such as 'vllm::attention', got {name!r}"
-                )
+                raise ValueError(f"qualified operator names such as 'vllm::attention', got {name!r}")
         return value
 
     @field_validator("inner_backend")
     @classmethod
     def _not_itself(cls, value: Any) -> Any:
         if value == "oproj_npu":
-            raise ValueError("oproj_npu cannot compile its own output: name another Dynamo backend")
+            raise ValueError("another Dynamo backend: oproj_npu cannot compile its own output")
         return value
 
     @field_validator("reduce_dtype", mode="before")
@@ -122,16 +122,14 @@ class OProjConfig(BaseModel):
         if dtype is None and value is None:
             return None
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point or dtype.itemsize < 2:
-            raise ValueError("required: float16, bfloat16, float32 or float64, the types collectives can sum")
+            raise ValueError("float16, bfloat16, float32 or float64, the types collectives can sum")
         return dtype
 
 
-def _explain(error: ValidationError) -> str:
-    return "\n".join(_explain_one(dict(item)) for item in error.errors())
-
-
-def _explain_one(item: dict[str, Any]) -> str:
-    field = ".".join(str(part) for part in item["loc"][:1])
-    if item["type"] == "extra_forbidden":
-        return f"unknown option {field!r}: {suggestion(field, OProjConfig.model_fields)}"
-    return f"option {field} = {item['input']!r}: {item['msg'].removeprefix('Value error, ')}"
+def _explained(error: ValidationError) -> Iterator[str]:
+    known = OProjConfig.model_fields
+    for field, value, required in wrong_fields(error):
+        if field.partition("[")[0] in known:
+            yield f"option {field} = {value!r}: {required}"
+        else:
+            yield f"unknown option {field!r}: {suggestion(field, known)}"

@@ -21,7 +21,10 @@ def eager_cause() -> str:
     """One sentence: what made the code that calls this run outside a compiled graph, and the remedy."""
     frames = list(user_frames_in_compiled_call())
     if not _is_within(_is_compile_wrapper):
-        return "the model was called outside torch.compile. Call the compiled model."
+        return (
+            "the model was called outside torch.compile. Call the compiled model; a method that calls the "
+            'model itself (generate) goes past it: compile in place, model.compile(backend="oproj_npu").'
+        )
     if (stance := eval_frame._stance.stance) != "default":
         return f"torch.compiler.set_stance({stance!r}) is in force. Reset the stance to 'default'."
     if modes := _get_current_dispatch_mode_stack():

@@ -98,6 +98,11 @@ class ShardOProj:
         attention_ops: frozenset[Any] = frozenset(),
         regions: list[ShardedRegion] | None = None,
     ) -> None:
+        if not (isinstance(policy, Exchange | ShardPlan) or callable(policy)):
+            raise ConfigError(
+                f"ShardOProj: policy is {policy!r}, required: an Exchange, a ShardPlan or a callable that "
+                "makes one. To share every projection over N ranks: ShardOProj(Exchange(N, group_name))."
+            )
         self.policy = policy
         self.regions = [] if regions is None else regions
         self.find = {

@@ -5,7 +5,9 @@ that is at a step hear of each other at once instead of waiting. Decides nothing
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from threading import Timer
 
 from oproj_pass.agreement.known_errors import known_to_group
 from oproj_pass.agreement.step_group import ControlGroup, Replies
@@ -15,6 +17,9 @@ from oproj_pass.errors import GroupMismatchError, OProjError
 from oproj_pass.groups import ShardGroup
 
 logger = logging.getLogger(__name__)
+
+PATIENCE = 10.0
+"""Seconds after which a rank that waits for a graph's peers says so."""
 
 _NO_RUNNER = ""
 _PURPOSES = {
@@ -72,7 +77,29 @@ def report_failure(group: ShardGroup, error: Exception, timeout: float) -> None:
 
 def _exchange(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> Replies:
     row = StepRow(_NO_RUNNER, kind, 0, 0, GraphMode.FULL, words)
-    return ControlGroup(group).exchange(row.pack(), timeout)
+    with _telling_of_a_long_wait(group, kind, timeout):
+        return ControlGroup(group).exchange(row.pack(), timeout)
+
+
+@contextmanager
+def _telling_of_a_long_wait(group: ShardGroup, kind: StepKind, timeout: float) -> Iterator[None]:
+    """Say once, from a thread, whom this rank waits for; a call's wait is short and gets no thread."""
+    if kind not in (StepKind.GRAPH, StepKind.COMPILED) or not group.has_peers:
+        yield
+        return
+    own = group.ranks[group.rank]
+    peers = [rank for rank in group.ranks if rank != own]
+    words = (
+        f"rank {own} has waited {PATIENCE:g} s for ranks {peers} {_PURPOSES[kind]}, and gives up after "
+        f"{timeout:g} s (option `timeout`). A rank without requests calls the model too."
+    )
+    timer = Timer(PATIENCE, logger.warning, (words,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _listed(group: ShardGroup, replies: Replies) -> str:

@@ -25,6 +25,7 @@ from oproj_pass.backend.finding import find_sites
 from oproj_pass.backend.inner import Compiled, Compiler, inner_backend
 from oproj_pass.backend.policy import STRATEGY, Decision, GraphPlace, decide, may_shard
 from oproj_pass.backend.row_counts import ComparedRows, exchange_over
+from oproj_pass.backend.world import require_world
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, WeightReleasedError
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
@@ -64,6 +65,7 @@ def oproj_npu(
 def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> Compiled:
     group: ShardGroup | None = None
     try:
+        require_world(config)
         inner = inner_backend(config, inputs)
         found = find_sites(gm, inputs, config, _STORE.reader_of if may_shard(config) else None)
         decision = decide(*found, config, GraphPlace.of(gm))

@@ -16,13 +16,14 @@ from oproj_pass.deployment import loaders
 from oproj_pass.deployment.flatten import flatten
 from oproj_pass.deployment.graph_mode import CompilationMode, CUDAGraphMode, effective_graph_mode, parse_mode
 from oproj_pass.errors import ConfigError
+from oproj_pass.validation import wrong_fields
 
 __all__ = ["Deployment"]
 
 
 def _not_bool(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("a boolean is not a number")
+        raise ValueError("a whole number")
     return value
 
 
@@ -132,8 +133,5 @@ class Deployment(BaseModel):
 
 
 def _describe(error: ValidationError) -> str:
-    lines = []
-    for item in error.errors():
-        field = ".".join(str(part) for part in item["loc"])
-        lines.append(f"{field} is {item['input']!r}: {item['msg']}")
+    lines = [f"{field} is {value!r}, {required}" for field, value, required in wrong_fields(error)]
     return "; ".join(lines) + ". Correct the value or remove the field."

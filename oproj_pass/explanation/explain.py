@@ -1,11 +1,13 @@
 """Explains a model: runs a copy of it once, and reports what the search found."""
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
 from oproj_pass.config import OProjConfig
+from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.report import ExplainReport, ProjectionRow
 from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.provenance import value_of
@@ -22,9 +24,10 @@ def explain(model: nn.Module, *args: Any, config: Any = None, **kwargs: Any) -> 
     config: ``OProjConfig`` or its fields; the report shows ``oproj_tensor_parallel_size`` if it is above 1,
         else 2, 4 and 8.
 
-    Raises ``ConfigError`` for wrong options or a model that cannot be copied, ``WeightReleasedError`` for one
-    that is already sharded, and whatever the model raises.
+    Raises ``ConfigError`` for wrong options, for an option beside ``config``, or for a model that cannot be
+    copied, ``WeightReleasedError`` for one that is already sharded, and whatever the model raises.
     """
+    _refuse_options_among(kwargs, model)
     config = OProjConfig.from_options(config)
     module, inputs, named = copy_to_run(model, args, kwargs)
     search = ProjectionSearch(module, config)
@@ -37,6 +40,16 @@ def explain(model: nn.Module, *args: Any, config: Any = None, **kwargs: Any) -> 
         graph_breaks=tuple(breaks),
         num_graphs=search.num_graphs,
     )
+
+
+def _refuse_options_among(kwargs: Mapping[str, Any], model: Any) -> None:
+    """The model would get them, and a Hugging Face one ignores what it does not know."""
+    own = inspect.signature(model.forward).parameters if isinstance(model, nn.Module) else ()
+    for name in (OProjConfig.model_fields.keys() & kwargs.keys()) - set(own):
+        raise ConfigError(
+            f"explain passes keyword arguments to the model, and its forward has no {name!r}. Options go in "
+            f"config: explain(model, ..., config={{{name!r}: {kwargs[name]!r}}})."
+        )
 
 
 def _rows(projections: Sequence[FoundProjection], config: OProjConfig) -> Iterator[ProjectionRow]:

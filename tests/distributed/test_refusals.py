@@ -98,11 +98,16 @@ def unarmed(options):
         return torch.equal(compiled(model, **options)(x), reference(x)), is_intact(model)
 
 
-@pytest.mark.parametrize(
-    "options", [{"oproj_tensor_parallel_size": 0}, {"oproj_tensor_parallel_size": 1}, {}]
-)
-def test_changes_nothing_for_size_0_and_1_or_without_peers(two_ranks, options):
-    assert two_ranks.run(unarmed, options, init=False) == [(True, True)] * 2
+@pytest.mark.parametrize("size", [0, 1])
+def test_changes_nothing_for_size_0_and_1(two_ranks, size):
+    assert two_ranks.run(unarmed, {"oproj_tensor_parallel_size": size}, init=False) == [(True, True)] * 2
+
+
+def test_refuses_to_run_unsharded_where_init_process_group_was_forgotten(two_ranks):
+    for names, text, intact in two_ranks.run(bad_input, "good", {}, init=False):
+        assert "ConfigError" in names
+        assert "the launcher says WORLD_SIZE = 2" in text
+        assert intact
 
 
 @torch.inference_mode()

@@ -94,3 +94,19 @@ def test_refuses_options_that_are_no_mapping():
 def test_refuses_an_unknown_way_to_fuse(value):
     with pytest.raises(ConfigError, match=r"fuse.*'mc2'"):
         OProjConfig(fuse=value)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"timeout": "soon"}, "option timeout = 'soon': required: a number"),
+        ({"capacity": 0}, "option capacity = 0: required: at least 1"),
+        ({"inner_backend": 3}, "option inner_backend = 3: required: text or a callable"),
+        ({"include": ["a", 3]}, "option include[1] = 3: required: text"),
+        ({"fuse": "mc3"}, "option fuse = 'mc3': required: 'mc2'"),
+    ],
+)
+def test_says_what_is_required_in_words_of_its_own(option, words):
+    with pytest.raises(ConfigError) as refused:
+        OProjConfig(**option)
+    assert str(refused.value) == words

@@ -188,3 +188,10 @@ def test_accepts_k_32_over_2_and_4_ranks_and_refuses_6():
             assert largest_error(decoder(kv_heads=1), Exchange(size, name)) < 1e-5
     with fake_world(6) as name, pytest.raises(ConfigError, match="K = 32"):
         sharded(exported(decoder(), rows(3, 32)), Exchange(6, name))
+
+
+def test_refuses_a_bare_number_of_ranks_and_says_what_to_write():
+    with pytest.raises(
+        ConfigError, match=r"policy is 4, required: .*ShardOProj\(Exchange\(N, group_name\)\)"
+    ):
+        ShardOProj(4)

@@ -191,3 +191,8 @@ def test_refuses_unknown_options():
 def test_lets_the_models_own_errors_through():
     with pytest.raises(RuntimeError, match=r"33"):
         explain(decoder(layers=1), torch.randn(5, 33))
+
+
+def test_refuses_an_option_that_would_go_to_the_model():
+    with pytest.raises(ConfigError, match=r"config=\{'oproj_tensor_parallel_size': 2\}"):
+        explain(decoder(), torch.randn(3, 32), oproj_tensor_parallel_size=2)
