@@ -21,7 +21,9 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.contract import NearMiss, PassRecord
+from oproj_pass.passes.cuts import require_one_cut_each
 from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis, part_of
+from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph.effects import emit_writes
 from oproj_pass.passes.graph.metadata import SharedValues, inherit_origin, value_key
 from oproj_pass.passes.graph.provenance import value_of
@@ -114,6 +116,7 @@ class ShardOProj:
         start = time.perf_counter()
         plan = self._plan(gm)
         cuts = [(part, cut) for part in plan.assignments for cut in required_cuts(part)]
+        require_one_cut_each(cuts)
         regions = [_rewrite(gm, assignment) for assignment in plan.assignments]
         changed = [*_narrow(gm, cuts), *(node for region in regions for node in region.nodes)]
         self.regions += regions
@@ -137,9 +140,16 @@ class ShardOProj:
 
 def required_cuts(assignment: Assignment) -> tuple[StoredAxis, ...]:
     """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split over the ranks."""
-    cuts = assignment.strategy.cuts(assignment.site)
+    path, strategy = assignment.site.path, assignment.strategy
+    try:
+        cuts = strategy.cuts(assignment.site)
+    except CannotFollow as reason:
+        raise ConfigError(
+            f"{path}: strategy {strategy.name!r} does not fit, since this layer has a weight that {reason}. "
+            "Choose another strategy for it, or exclude it."
+        ) from reason
     for cut in cuts:
-        require_divisible(assignment.site.path, cut, assignment.exchange.size)
+        require_divisible(path, cut, assignment.exchange.size)
     return cuts
 
 

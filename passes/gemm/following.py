@@ -29,7 +29,7 @@ def follow(operand: Node, dim: int, axis: Axis) -> StoredAxis:
     steps: dict[Node, Step] = {}
     followed: set[tuple[Node, Node]] = set()
     literals: dict[Literal, None] = {}
-    pending = [Step(operand, dim, Fraction(1))]
+    pending = [Step(operand, dim, Fraction(1), axis)]
     while pending:
         step = pending.pop()
         known = steps.setdefault(step.node, step)
@@ -66,7 +66,7 @@ def _on_stored(step: Step, features: int) -> TensorAxis:
     found, required = step.shape[step.dim], math.ceil(features / step.unit)
     if found != required:
         raise CannotFollow(
-            f"has {found} parts along K in `{step.node.name}`, where {required} hold all of it"
+            f"has {found} parts along {step.axis.name} in `{step.node.name}`, where {required} hold all of it"
         )
     return TensorAxis(step.node, step.dim, step.unit.numerator)
 

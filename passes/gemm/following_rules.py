@@ -1,5 +1,7 @@
 """One rule an operation: on which dimension of its inputs lies what lies on a dimension of its output.
 
+K stands here for the axis that is followed, whichever it is.
+
 Rules speak of equal consecutive parts: cutting the output into N along the one must be cutting each input
 into N along the other. What they cannot tell exactly they refuse.
 """
@@ -29,13 +31,17 @@ def inputs_of(step: Step) -> Inputs:
     """Where K lies on the inputs of the step's node; an input that is left out is the same on every rank."""
     rule = _rule_for(step.node)
     if rule is None:
-        raise CannotFollow(f"is computed by `{step.node.name}`, through which K cannot be followed")
+        raise CannotFollow(
+            f"is computed by `{step.node.name}`, through which {step.axis.name} cannot be followed"
+        )
     try:
         return rule(step)
     except CannotFollow:
         raise
     except Exception as error:  # arguments that the rule did not foresee
-        logger.warning("K cannot be followed through `%s`", step.node.format_node(), exc_info=True)
+        logger.warning(
+            "%s cannot be followed through `%s`", step.axis.name, step.node.format_node(), exc_info=True
+        )
         raise CannotFollow(
             f"is computed by `{step.node.name}`, whose arguments are not understood ({type(error).__name__})"
         ) from error
@@ -46,6 +52,8 @@ def _rule_for(node: Node) -> Callable[[Step], Inputs] | None:
         return None
     if node.target is getattr:  # w.T, as Dynamo writes it
         return _transposed
+    if ops.operator_name(node) in _ELEMENTWISE_OPERATORS:
+        return _elementwise
     return next((rule for family, rule in _RULES if ops.operation(node) in family), None)
 
 
@@ -74,7 +82,9 @@ def _viewed(step: Step) -> Inputs:
             if size % extent and extent % size:
                 break
             return Inputs((step.to(source, dim, step.unit * Fraction(extent, size)),), _stated_size(step))
-    raise CannotFollow(f"is viewed by `{step.node.name}` from {list(before)} to {list(after)}, across K")
+    raise CannotFollow(
+        f"is viewed by `{step.node.name}` from {list(before)} to {list(after)}, across {step.axis.name}"
+    )
 
 
 def _stated_size(step: Step) -> tuple[Literal, ...]:
@@ -126,7 +136,8 @@ def _joined(step: Step) -> Inputs:
 def _listed(step: Step, dim: int) -> Sequence[Node]:
     if dim == step.dim:
         raise CannotFollow(
-            f"joins parts along K at `{step.node.name}`, so that every rank needs a piece of each of them"
+            f"joins parts along {step.axis.name} at `{step.node.name}`, so that every rank needs a piece of "
+            "each of them"
         )
     return step.node.args[0]  # type: ignore[return-value]
 
@@ -144,6 +155,8 @@ _ELEMENTWISE = ops.targets(
     "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift", "and_", "or_",
     "rshift", "lshift", "__and__", "__rshift__", "__lshift__", "remainder", "clamp",
 )  # fmt: skip
+
+_ELEMENTWISE_OPERATORS = ("npu::npu_trans_quant_param",)  # where their library is loaded
 
 _RULES: tuple[tuple[frozenset[Any], Callable[[Step], Inputs]], ...] = (
     (ops.CAST | ops.COPY, only_input),

@@ -1,4 +1,4 @@
-"""One step of following K from a GEMM's operand down to what is stored: where it lies on one node."""
+"""One step of following an axis from a GEMM's operand down to what is stored: where it lies on one node."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -8,21 +8,23 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
+from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.gemm.literals import Literal
 from oproj_pass.passes.graph.provenance import value_of
 
 
 class CannotFollow(Exception):
-    """K cannot be followed through an operation; the message completes "has a weight that ..."."""
+    """An axis cannot be followed through an operation; the message completes "has a weight that ..."."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """K lies on dimension ``dim`` of ``node``, whose every index there stands for ``unit`` features."""
+    """``axis`` lies on dimension ``dim`` of ``node``; an index along it stands for ``unit`` features."""
 
     node: Node
     dim: int
     unit: Fraction
+    axis: Axis = Axis.K
 
     @property
     def shape(self) -> torch.Size:
@@ -34,7 +36,7 @@ class Step:
 
     def to(self, node: Any, dim: int, unit: Fraction | None = None) -> "Step":
         """The step from this output to an input."""
-        return Step(node, dim, self.unit if unit is None else unit)
+        return Step(node, dim, self.unit if unit is None else unit, self.axis)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Inputs:
 
 
 def only_input(step: Step) -> Inputs:
-    """K lies on the first argument as on the result."""
+    """The axis lies on the first argument as on the result."""
     return Inputs((step.to(step.node.args[0], step.dim),))
 
 

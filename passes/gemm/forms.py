@@ -29,15 +29,17 @@ class GemmForm:
     contraction_dim: int  # of the 2-D weight operand: 1 for [H, K], 0 for [K, H]
     partial: Any = None  # called with ([rows, K/N], operand) on a rank's slice, without bias
     plain: dict[str, float] = field(default_factory=dict)  # keyword arguments that must have these values
+    biased: Any = None  # called with input, weight and bias in the form's own order
 
 
 FORMS = (
     GemmForm(
-        "linear", ops.targets("linear"), (0, "input"), (1, "weight"), (2, "bias"), 1, aten.linear.default, {}
+        "linear", ops.targets("linear"), (0, "input"), (1, "weight"), (2, "bias"), 1, aten.linear.default, {},
+        aten.linear.default,
     ),
     GemmForm(
         "addmm", ops.targets("addmm"), (1, "mat1"), (2, "mat2"), (0, "input"), 0, aten.mm.default,
-        {"alpha": 1, "beta": 1},
+        {"alpha": 1, "beta": 1}, aten.addmm.default,
     ),
     GemmForm("mm", ops.targets("mm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),
     GemmForm("bmm", ops.targets("bmm"), (0, "input"), (1, "mat2"), None, 0, aten.mm.default, {}),

@@ -9,6 +9,7 @@ from torch.fx import Graph, Node
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis
 from oproj_pass.passes.gemm.following import follow
+from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.gemm.forms import GemmCall, GemmForm
 from oproj_pass.passes.gemm.operand import on_matrix
 from oproj_pass.passes.graph.provenance import value_of
@@ -68,9 +69,35 @@ class Gemm:
         """The operator's further arguments that H lies on, each with the dimension."""
         return ()
 
-    def emit_partial(self, graph: Graph, rows: Node, *row_scales: Node) -> Node:
-        """Insert the bias-free product of ``rows`` with the operand, of which a rank may hold a part."""
-        return graph.call_function(self.form.partial, (rows, self.operand))
+    def bias_along_output(self) -> StoredAxis | None:
+        """What H lies on behind the bias; None without one, or where it is not one value a feature."""
+        bias, features = self.bias, value_of(self.node).shape[-1]
+        if bias is None or value_of(bias).shape != (features,):
+            return None
+        try:
+            return follow(bias, 0, Axis.H)
+        except CannotFollow:
+            return None
+
+    def emit_partial(
+        self,
+        graph: Graph,
+        rows: Node,
+        *row_scales: Node,
+        bias: Node | None = None,
+        out_features: int | None = None,
+    ) -> Node:
+        """Insert the product of ``rows`` with the operand, of which a rank may hold a part.
+
+        ``bias``: what the operator adds, if anything. ``out_features``: how many of H it computes, all if
+        None.
+        """
+        if bias is None:
+            return graph.call_function(self.form.partial, (rows, self.operand))
+        arguments: dict[int, Node] = {self.form.input[0]: rows, self.form.weight[0]: self.operand}
+        assert self.form.bias is not None
+        arguments[self.form.bias[0]] = bias
+        return graph.call_function(self.form.biased, tuple(arguments[index] for index in range(3)))
 
     def add_bias(self, graph: Graph, y: Node) -> Node:
         """Insert what is added once, after the sum over ranks, to ``y`` [T, H]."""

@@ -28,14 +28,16 @@ def sliced(step: Step) -> Inputs:
 def _require_start(step: Step, start: Any, stride: Any) -> None:
     """An end needs no care: where K can be split at all, it lies behind every rank's part."""
     if start not in (None, 0) or stride not in (None, 1):
-        raise CannotFollow(f"is cut along K by `{step.node.name}`")
+        raise CannotFollow(f"is cut along {step.axis.name} by `{step.node.name}`")
 
 
 def indexed(step: Step) -> Inputs:
     """``x[...]``: dimensions kept, cut, dropped, added, or picked from by one index tensor."""
     source, index = step.node.args
     if isinstance(source, Node) and not isinstance(value_of(source), Tensor):
-        raise CannotFollow(f"is computed by `{step.node.name}`, through which K cannot be followed")
+        raise CannotFollow(
+            f"is computed by `{step.node.name}`, through which {step.axis.name} cannot be followed"
+        )
     return _by_items(step, source, index if isinstance(index, tuple) else (index,))
 
 

@@ -23,7 +23,7 @@ from oproj_pass.passes.graph.subgraphs import enclosure_refusal
 from oproj_pass.passes.sites.attention import AttentionTrace
 from oproj_pass.passes.sites.attention_results import Attention, Reached
 from oproj_pass.passes.sites.globs import policy_refusal
-from oproj_pass.passes.sites.refusals import other_reader, shared_storage, weight_refusal
+from oproj_pass.passes.sites.refusals import other_reader, shared_storage, stray_reader, weight_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +80,23 @@ class Projection:
 
     def along(self, axis: Axis) -> StoredAxis:
         """What an axis lies on, by the tensors' paths in the model; ``CannotFollow`` if that is not known."""
-        found = self.gemm.along(axis)
-        return replace(found, tensors=tuple(replace(t, path=self.name_of(t.node)) for t in found.tensors))
+        return self._named(self.gemm.along(axis))
+
+    def bias_along_output(self) -> StoredAxis | None:
+        """H on the bias, if it is stored and nothing but this GEMM reads it; else None."""
+        found = self.gemm.bias_along_output()
+        if found is None or not all(self._is_stored(tensor.node) for tensor in found.tensors):
+            return None
+        readers = {self.gemm.node, *found.constants}
+        shared = any(stray_reader(tensor.node, readers, found.constants) for tensor in found.tensors)
+        return None if shared else self._named(found)
+
+    def _is_stored(self, node: Node) -> bool:
+        """Whether a placeholder is a stored tensor, as far as the graph names those."""
+        return node in self.names if self.names else node.op == "placeholder"
+
+    def _named(self, axis: StoredAxis) -> StoredAxis:
+        return replace(axis, tensors=tuple(replace(t, path=self.name_of(t.node)) for t in axis.tensors))
 
     def name_of(self, tensor: Node) -> str:
         """A stored tensor's path in the model, its placeholder's name where it has none."""

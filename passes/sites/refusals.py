@@ -97,8 +97,12 @@ def other_reader(weight: Node, gemms: Sequence[Gemm]) -> str | None:
     if len({(on.dim, on.unit) for gemm in gemms for on in gemm.k.tensors if on.node is weight}) > 1:
         return "another projection that sums over its other dimension"
     inner = {node for gemm in gemms for node in gemm.k.constants}
-    readers = inner | {gemm.node for gemm in gemms}
-    for node in (weight, *inner):
+    return stray_reader(weight, inner | {gemm.node for gemm in gemms}, inner)
+
+
+def stray_reader(tensor: Node, readers: Collection[Node], constants: Collection[Node]) -> str | None:
+    """What reads a stored tensor, or the constants made of it, besides ``readers``; None if nothing does."""
+    for node in (tensor, *constants):
         for user in node.users:
             if user not in readers and not _checks_no_size(user):
                 return f"`{user.name}`"

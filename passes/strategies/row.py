@@ -5,13 +5,16 @@
 3. reduce_scatter: my tokens, complete; the bias is added once, after the sum.
 """
 
-from torch.fx import Graph
+from torch.fx import Graph, Node
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis
+from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.sites.attention_output import Projection
-from oproj_pass.passes.strategies.exchange import Exchange, emit_finish, emit_reduce, emit_scatter
+from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
-from oproj_pass.passes.strategies.row_scales import emit_row_scale
+from oproj_pass.passes.strategies.row_scales import emit_scale_of_rows
+from oproj_pass.passes.strategies.rows import Rows, emit_arrived, emit_ready, emit_scatter
+from oproj_pass.passes.strategies.sums import emit_bias, emit_shape, emit_sum, emit_trim
 
 
 class Row:
@@ -26,14 +29,16 @@ class Row:
     def write(self, graph: Graph, site: Projection, exchange: Exchange) -> ShardedRegion:
         """Insert the exchange, the partial product and the sum."""
         gemm, writer = site.gemm, PhaseWriter(site.gemm.node)
-        rows = emit_scatter(graph, gemm.input, site.in_features, exchange, site.path)
-        scales = [emit_row_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
+        rows = _emit_features(graph, gemm.input, exchange, site.path)
+        scales = [_emit_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
         writer.end_exchange()
-        partial = gemm.emit_partial(graph, rows, *scales)
+        partial = rows.at(gemm.emit_partial(graph, rows.node, *scales), site.out_features)
         writer.end("partial")
-        summed = emit_reduce(graph, partial, gemm, exchange)
+        y = emit_sum(graph, partial, gemm, exchange, exchange.peers).node
+        y = emit_trim(graph, y, gemm, exchange)
         writer.end("reduce")
-        emit_finish(graph, summed, gemm, exchange)
+        y = emit_bias(graph, y, gemm, exchange)
+        emit_shape(graph, y, gemm, exchange)
         writer.end("finish")
         return ShardedRegion(site.path, self.name, exchange, self.cuts(site), **writer.phases)
 
@@ -48,3 +53,14 @@ class Row:
         """
         scattered = in_features * (size - 1) // size * input_itemsize
         return scattered + out_features * (size - 1) * partial_itemsize
+
+
+def _emit_features(graph: Graph, x: Node, exchange: Exchange, path: str) -> Rows:
+    ready = emit_ready(graph, x, exchange, path)
+    return emit_arrived(graph, emit_scatter(graph, ready, exchange.peers), x)
+
+
+def _emit_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, path: str) -> Node:
+    if scale.features is None:
+        return emit_scale_of_rows(graph, scale, x, exchange, path)
+    return _emit_features(graph, scale.node, exchange, path).node

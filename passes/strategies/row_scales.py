@@ -8,16 +8,14 @@ from torch.fx import Graph, Node
 
 from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.provenance import value_of
-from oproj_pass.passes.strategies.exchange import Exchange, emit_padding, emit_scatter
+from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.rows import emit_padding
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
 
-def emit_row_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, path: str) -> Node:
-    """The scales of every rank's rows of ``x`` [.., K]: [N*T], or [N*T, K/N/g] for blocks of g features."""
-    if scale.features is not None:
-        blocks = value_of(scale.node).shape[-1]
-        return emit_scatter(graph, scale.node, blocks, exchange, path)
+def emit_scale_of_rows(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, path: str) -> Node:
+    """The scales of every rank's rows of ``x`` [.., K], one a row: [N*T]."""
     mine = graph.call_function(aten.reshape.default, (scale.node, [-1]))
     if value_of(scale.node).numel() == 1:  # one scale for all of my rows, another one on other ranks
         first = graph.call_function(aten.select.int, (x, -1, 0))

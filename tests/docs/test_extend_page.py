@@ -38,7 +38,7 @@ def test_each_toy_is_short():
     code = [text.rstrip().split("\n") for kind, text in BLOCK.findall(PAGE) if kind == "python"]
     assert len(code) == 3
     strategy, role = code[0], code[2]
-    assert len([line for line in strategy[strategy.index("class Column:") :] if line]) <= 40
+    assert len([line for line in strategy[strategy.index("class RowInDouble:") :] if line]) <= 40
     assert len([line for line in role[: role.index("class MLP(nn.Module):")] if line]) <= 40
 
 
@@ -57,10 +57,10 @@ def largest_error(model, shard, slice_of=shard_of):
     return max((y - model(x)).abs().max().item() for y, (x,) in zip(outputs, inputs, strict=True))
 
 
-def by_columns(names):
+def in_double(names):
     def shard(program, exchange):
         parameters = program.graph_signature.inputs_to_parameters
-        policy = names["by_columns"](exchange)
+        policy = names["in_double"](exchange)
         (record,) = run_passes(program.graph_module, (), [ShardOProj(policy, parameters=parameters)])
         return record
 
@@ -69,16 +69,16 @@ def by_columns(names):
 
 def test_the_strategy_keeps_every_ranks_result(page):
     names, _ = page
-    assert largest_error(names["Attention"](), by_columns(names)) < 1e-6
+    assert largest_error(names["Attention"](), in_double(names)) < 1e-6
 
 
 def test_the_strategy_is_wrong_with_another_ranks_part(page):
     names, _ = page
-    assert largest_error(names["Attention"](), by_columns(names), next_ranks_part) > 1e-2
+    assert largest_error(names["Attention"](), in_double(names), next_ranks_part) > 1e-2
 
 
-@pytest.mark.parametrize("strategy", ["row", "column"])
-def test_the_role_keeps_every_ranks_result_by_either_strategy(page, strategy):
+@pytest.mark.parametrize("strategy", ["row", "column", "row_in_double"])
+def test_the_role_keeps_every_ranks_result_by_every_strategy(page, strategy):
     names, _ = page
 
     def shard(program, exchange):

@@ -26,15 +26,26 @@ class OperatorGemm(Gemm):
         found = [self.arguments[name] for name in self.per_output]
         return [(scale, -1 % value_of(scale).dim()) for scale in found if _has_several(scale)]
 
-    def emit_partial(self, graph: Graph, rows: Node, *row_scales: Node) -> Node:
-        """Insert the operator on ``rows``, their scales and a rank's part of the weight, without bias."""
-        arguments = {**self.arguments, self.form.input[1]: rows, **self.scale_arguments(graph, row_scales)}
+    def emit_partial(
+        self,
+        graph: Graph,
+        rows: Node,
+        *row_scales: Node,
+        bias: Node | None = None,
+        out_features: int | None = None,
+    ) -> Node:
+        """Insert the operator on ``rows``, their scales and a rank's part of the weight."""
+        scales = self.scale_arguments(graph, row_scales, out_features or value_of(self.node).shape[-1])
+        arguments = {**self.arguments, self.form.input[1]: rows, **scales}
         if self.form.bias is not None:
-            arguments[self.form.bias[1]] = None
+            arguments[self.form.bias[1]] = bias
         return emit_call(graph, overload_of(self.node), arguments)
 
-    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node]) -> dict[str, Any]:
-        """The arguments that take the scales of rows from all ranks; schemes with row scales say which."""
+    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node], out_features: int) -> dict[str, Any]:
+        """The arguments that take the scales of rows from all ranks; schemes with row scales say which.
+
+        ``out_features``: how many of H this rank computes.
+        """
         return {}
 
 

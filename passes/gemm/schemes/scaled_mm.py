@@ -67,7 +67,7 @@ class ScaledMM(OperatorGemm):
             return ()
         return ((self.scale_b, 0 if scale.shape[0] == value_of(self.node).shape[-1] else 1),)
 
-    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node]) -> dict[str, Any]:
+    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node], out_features: int) -> dict[str, Any]:
         """The scales of all ranks' rows, and the weight's in the form that goes with them."""
         if not row_scales:
             return {}
@@ -77,8 +77,7 @@ class ScaledMM(OperatorGemm):
         scale_b = self.scale_b
         if value_of(scale_b).numel() == 1:
             scale_b = graph.call_function(aten.reshape.default, (scale_b, [1, 1]))
-            features = value_of(self.node).shape[-1]
-            scale_b = graph.call_function(aten.expand.default, (scale_b, [1, features]))
+            scale_b = graph.call_function(aten.expand.default, (scale_b, [1, out_features]))
             scale_b = graph.call_function(aten.contiguous.default, (scale_b,))
         kinds = {"recipe_a": [1], "recipe_b": [1]} if self.is_second_version else {}
         return self._arguments(scale_a, scale_b) | kinds

@@ -28,7 +28,7 @@ class QuantMatmul(OperatorGemm):
 
     per_output = ("scale", "offset")
 
-    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node]) -> dict[str, Any]:
+    def scale_arguments(self, graph: Graph, row_scales: Sequence[Node], out_features: int) -> dict[str, Any]:
         """The rows' scales, if they have any."""
         return {"pertoken_scale": row_scales[0]} if row_scales else {}
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.axes import TensorAxis
+from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis
 from oproj_pass.passes.gemm.forms import GemmForm
 from oproj_pass.passes.gemm.gemm import Gemm, summed_axis
 from oproj_pass.passes.gemm.operand import on_matrix
@@ -38,6 +38,14 @@ class WeightQuantBatchMatmul(OperatorGemm):
     """A call of ``npu_weight_quant_batchmatmul``."""
 
     per_output = ("antiquant_scale", "antiquant_offset")
+
+    def along(self, axis: Axis) -> StoredAxis:
+        """As for any GEMM; a word of int4 along H holds eight of its features."""
+        found, features = super().along(axis), value_of(self.node).shape[-1]
+        if axis is Axis.K or found.extent == features:
+            return found
+        words, *scales = found.tensors
+        return replace(found, extent=features, tensors=(replace(words, unit=_WORD), *scales))
 
 
 def match_int8pack(node: Node, is_activation: Callable[[Node], bool]) -> Gemm | None:

@@ -1,0 +1,75 @@
+"""Column sharding: every rank computes a part of H of all ranks' tokens; nothing is added up over ranks.
+
+1. all_gather: every rank's tokens, all their features.
+2. The product with my part of the output features, bias and all: the operator that the model called.
+3. all_to_all: my tokens' features from every rank.
+
+So results are those of the unsharded product, bit by bit, wherever a GEMM's order of addition does not depend
+on how many rows and output features it has. A bias that something else reads too is added after the exchange.
+"""
+
+from torch.fx import Graph, Node
+
+from oproj_pass.passes.gemm.axes import Axis, StoredAxis
+from oproj_pass.passes.gemm.following_step import CannotFollow
+from oproj_pass.passes.gemm.gemm import RowScale
+from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
+from oproj_pass.passes.strategies.row_scales import emit_scale_of_rows
+from oproj_pass.passes.strategies.rows import Rows, emit_arrived, emit_gather, emit_ready, emit_return
+from oproj_pass.passes.strategies.sums import emit_shape, emit_trim
+
+
+class Column:
+    """The strategy (see the module)."""
+
+    name = "column"
+
+    def cuts(self, site: Projection) -> tuple[StoredAxis, ...]:
+        """H, the produced axis: the weight's, its scales', and the bias's where it can be cut."""
+        bias, cut_bias = site.gemm.bias, site.bias_along_output()
+        if bias is not None and cut_bias is None and not value_of(bias).is_floating_point():
+            raise CannotFollow("goes with an int32 bias that is not stored for this projection alone")
+        return (site.along(Axis.H), *([] if cut_bias is None else [cut_bias]))
+
+    def write(self, graph: Graph, site: Projection, exchange: Exchange) -> ShardedRegion:
+        """Insert the gathering of rows, the product and the way back of its features."""
+        gemm, peers, cuts = site.gemm, exchange.peers, self.cuts(site)
+        writer, part = PhaseWriter(gemm.node), site.out_features // exchange.size
+        rows = _emit_rows(graph, gemm.input, exchange, site.path)
+        scales = [_emit_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
+        writer.end_exchange()
+        is_bias_cut = len(cuts) > 1
+        bias = gemm.bias if is_bias_cut else None
+        product = gemm.emit_partial(graph, rows.node, *scales, bias=bias, out_features=part)
+        writer.end("partial")
+        y = emit_return(graph, rows.at(product, part), peers).node
+        y = emit_trim(graph, y, gemm, exchange)
+        writer.end("reduce")
+        y = y if is_bias_cut else gemm.add_bias(graph, y)
+        emit_shape(graph, y, gemm, exchange)
+        writer.end("finish")
+        return ShardedRegion(site.path, self.name, exchange, cuts, **writer.phases)
+
+    def sent_nbytes(
+        self, in_features: int, out_features: int, size: int, *, input_itemsize: int, partial_itemsize: int
+    ) -> int:
+        """K * (N-1) features, and H/N * (N-1) results.
+
+        Each of the N - 1 other ranks gets all features of a token, and its own part of the results of
+        their tokens.
+        """
+        return (size - 1) * (in_features * input_itemsize + out_features // size * partial_itemsize)
+
+
+def _emit_rows(graph: Graph, x: Node, exchange: Exchange, path: str) -> Rows:
+    ready = emit_ready(graph, x, exchange, path)
+    return emit_arrived(graph, emit_gather(graph, ready, exchange.peers), x)
+
+
+def _emit_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, path: str) -> Node:
+    if scale.features is None:
+        return emit_scale_of_rows(graph, scale, x, exchange, path)
+    return _emit_rows(graph, scale.node, exchange, path).node

@@ -1,0 +1,57 @@
+"""The second half of a sharded product: partial sums become one, and a result gets its type and its shape."""
+
+import torch
+from torch.fx import Graph, Node
+
+from oproj_pass.passes.gemm.gemm import Gemm
+from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.strategies.exchange import Exchange, Peers
+from oproj_pass.passes.strategies.rows import Rows
+
+aten, functional = torch.ops.aten, torch.ops._c10d_functional
+
+
+def emit_sum(graph: Graph, partial: Rows, gemm: Gemm, exchange: Exchange, peers: Peers) -> Rows:
+    """Sum the peers' partial products and keep my rows: [n*T, H] -> [T, H], in the type they travel in."""
+    node = partial.node
+    if (wide := _reduce_dtype(gemm, exchange)) is not None:
+        node = graph.call_function(aten.to.dtype, (node, wide))
+    node = graph.call_function(
+        functional.reduce_scatter_tensor.default, (node, "sum", peers.size, peers.group_name)
+    )
+    node = graph.call_function(functional.wait_tensor.default, (node,))
+    return Rows(node, partial.count and partial.count // peers.size, partial.features)
+
+
+def emit_bias(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+    """Add the bias, once, to the sum ``y`` [.., H], and give it the product's type."""
+    y = gemm.add_bias(graph, y)
+    if _reduce_dtype(gemm, exchange) is not None:
+        y = graph.call_function(aten.to.dtype, (y, value_of(gemm.node).dtype))
+    return y
+
+
+def emit_trim(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+    """The rows of ``y`` that stand for those of the step, without the ones that filled a capacity up."""
+    if exchange.capacity is None:
+        return y
+    return graph.call_function(torch.ops.oproj_pass.trim_rows.default, (y, gemm.input))
+
+
+def emit_shape(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+    """``y`` [T, H] in the shape [.., H] of the product; trimmed rows have it."""
+    x = value_of(gemm.input)
+    if x.dim() == 2 or exchange.capacity is not None:
+        return y
+    leading = [_size(graph, gemm.input, dim) for dim in range(x.dim() - 1)]
+    return graph.call_function(aten.reshape.default, (y, [*leading, value_of(gemm.node).shape[-1]]))
+
+
+def _reduce_dtype(gemm: Gemm, exchange: Exchange) -> torch.dtype | None:
+    """The type partial sums travel in, if not their own; an integer sum is exact in its own."""
+    return exchange.reduce_dtype if value_of(gemm.node).is_floating_point() else None
+
+
+def _size(graph: Graph, x: Node, dim: int) -> Node | int:
+    size = value_of(x).shape[dim]
+    return size if isinstance(size, int) else graph.call_function(aten.sym_size.int, (x, dim))

@@ -1,0 +1,62 @@
+"""Runs a module by one strategy on every rank of a group, all of them in this process."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from oproj_pass.passes import Exchange, ShardOProj, ShardPlan, ShardRecord, run_passes, shard_of
+from oproj_pass.passes.graph.ops import registered
+from tests.support import quantised
+from tests.support.fake import fake_world, run_on_all_ranks
+
+
+@dataclass
+class Outcome:
+    """``outputs`` and ``expected`` by rank: sharded, and what the module makes of the rank's rows itself."""
+
+    outputs: list[Tensor]
+    expected: list[Tensor]
+    record: ShardRecord
+
+    @property
+    def is_equal(self) -> bool:
+        """Bit by bit."""
+        return all(torch.equal(y, e) for y, e in zip(self.outputs, self.expected, strict=True))
+
+    @property
+    def error(self) -> float:
+        """The largest difference, relative to the largest result."""
+        pairs = zip(self.outputs, self.expected, strict=True)
+        return max(((y.double() - e.double()).abs().max() / e.double().abs().max()).item() for y, e in pairs)
+
+
+def sharded(
+    module: nn.Module, xs, strategy, *, edit=None, slice_of=shard_of, dynamic=False, **exchange
+) -> Outcome:
+    """One step of ``module``, rank r with the activations ``xs[r]``; ``edit`` sabotages the graph."""
+    size, rows = len(xs), torch.export.Dim("rows", min=2, max=64)
+    program = torch.export.export(module, (xs[0],), dynamic_shapes=({0: rows},) if dynamic else None)
+    gm, signature = program.graph_module, program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    with fake_world(size) as group:
+        over = Exchange(size, group, **exchange)
+
+        def policy(sites, near_misses):
+            return ShardPlan.for_all(sites, near_misses, over, strategy)
+
+        sharding = ShardOProj(policy, parameters=names, attention_ops=registered(quantised.ATTENTION))
+        (record,) = run_passes(gm, (), [sharding])
+        for check in gm.graph.find_nodes(
+            op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
+        ):
+            gm.graph.erase_node(check)
+        if edit:
+            edit(gm)
+        gm.recompile()
+        weights = {placeholder: stored[name] for placeholder, name in names.items()}
+        outputs = run_on_all_ranks(gm, record, weights, [(x,) for x in xs], size, slice_of)
+    with torch.no_grad():
+        expected = [module(x) for x in xs]
+    return Outcome(outputs, expected, record)
