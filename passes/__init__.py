@@ -13,9 +13,10 @@ from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis, shard_of
 from oproj_pass.passes.history import HistoryStep, PassHistory
 from oproj_pass.passes.overlap.side_stream import OverlapExchange
 from oproj_pass.passes.runner import run_passes
-from oproj_pass.passes.shard import Assignment, ShardOProj, ShardPlan, ShardRecord
+from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
 from oproj_pass.passes.sites.attention_output import Projection, find_projections
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
+from oproj_pass.passes.strategies.assignment import Assignment
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
 

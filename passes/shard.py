@@ -21,25 +21,17 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.contract import NearMiss, PassRecord
-from oproj_pass.passes.cuts import require_one_cut_each
 from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis, part_of
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph.effects import emit_writes
 from oproj_pass.passes.graph.metadata import SharedValues, inherit_origin, value_key
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.attention_output import Projection, find_projections
-from oproj_pass.passes.strategies import STRATEGIES, Strategy
+from oproj_pass.passes.strategies import STRATEGIES
+from oproj_pass.passes.strategies.assignment import Assignment
+from oproj_pass.passes.strategies.cuts import require_one_cut_each
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """How one site is shared: by which strategy, over which ranks."""
-
-    site: Projection
-    strategy: Strategy
-    exchange: Exchange
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torch.fx import Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
 from oproj_pass.passes.sites.refusals import stray_reader
+from oproj_pass.passes.strategies.assignment import Assignment
 
-if TYPE_CHECKING:
-    from oproj_pass.passes.shard import Assignment
-
-Cuts = Sequence[tuple["Assignment", StoredAxis]]
+Cuts = Sequence[tuple[Assignment, StoredAxis]]
 
 
 def require_one_cut_each(cuts: Cuts) -> None:
@@ -27,7 +24,7 @@ def require_one_cut_each(cuts: Cuts) -> None:
         _require_no_stranger(found)
 
 
-def _require_one_way(found: "Sequence[tuple[Assignment, StoredAxis, TensorAxis]]") -> None:
+def _require_one_way(found: Sequence[tuple[Assignment, StoredAxis, TensorAxis]]) -> None:
     ways: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for part, _, tensor in found:
         ways[part.site.path].append((tensor.dim, part.exchange.size))
@@ -39,7 +36,7 @@ def _require_one_way(found: "Sequence[tuple[Assignment, StoredAxis, TensorAxis]]
         )
 
 
-def _require_no_stranger(found: "Sequence[tuple[Assignment, StoredAxis, TensorAxis]]") -> None:
+def _require_no_stranger(found: Sequence[tuple[Assignment, StoredAxis, TensorAxis]]) -> None:
     constants = {node for _, cut, _ in found for node in cut.constants}
     readers = constants | {part.site.gemm.node for part, _, _ in found}
     part, cut, tensor = found[0]

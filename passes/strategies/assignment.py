@@ -1,0 +1,16 @@
+"""Which strategy a site was given, and over which ranks."""
+
+from dataclasses import dataclass
+
+from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.strategy import Strategy
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """How one site is shared: by which strategy, over which ranks."""
+
+    site: Projection
+    strategy: Strategy
+    exchange: Exchange
