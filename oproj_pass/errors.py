@@ -8,6 +8,7 @@ __all__ = [
     "EagerStepError",
     "GroupMismatchError",
     "OProjError",
+    "RedundantGatherError",
     "SiteMismatchError",
     "TorchVersionError",
     "WeightReleasedError",
@@ -32,6 +33,10 @@ class GroupMismatchError(OProjError, RuntimeError):
 
 class EagerStepError(OProjError, RuntimeError):
     """A step would run eager, where ranks may bring different token counts and hang the collectives."""
+
+
+class RedundantGatherError(OProjError, RuntimeError):
+    """A graph gathers what every rank of the group holds already, so that it would hold N copies of it."""
 
 
 class TorchVersionError(OProjError, ImportError):

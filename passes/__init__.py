@@ -12,6 +12,7 @@ from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis, shard_of
 from oproj_pass.passes.history import HistoryStep, PassHistory
 from oproj_pass.passes.overlap.side_stream import OverlapExchange
+from oproj_pass.passes.redundant_collectives import OwnPart, RedundantCollectives
 from oproj_pass.passes.runner import run_passes
 from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
 from oproj_pass.passes.sites.attention_output import Projection, find_projections
@@ -33,9 +34,11 @@ __all__ = [
     "HistoryStep",
     "NearMiss",
     "OverlapExchange",
+    "OwnPart",
     "PassHistory",
     "PassRecord",
     "Projection",
+    "RedundantCollectives",
     "ShardOProj",
     "ShardPlan",
     "ShardRecord",

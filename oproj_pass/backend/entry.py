@@ -29,7 +29,16 @@ from oproj_pass.backend.world import require_world
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, WeightReleasedError
 from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
-from oproj_pass.passes import Exchange, ShardOProj, ShardPlan, ShardRecord, fingerprint, run_passes
+from oproj_pass.passes import (
+    Exchange,
+    GraphPass,
+    RedundantCollectives,
+    ShardOProj,
+    ShardPlan,
+    ShardRecord,
+    fingerprint,
+    run_passes,
+)
 from oproj_pass.passes.graph.provenance import placeholders
 from oproj_pass.weights.checks import require_ready
 from oproj_pass.weights.released import Released
@@ -99,7 +108,9 @@ def _rewrite(
     plan = ShardPlan.for_all(decision.sites, decision.near_misses, exchange, STRATEGY)
     sharding = ShardOProj(plan)
     examples = list(inputs.values())
-    record, *others = run_passes(gm, examples, [sharding, *npu_passes(sharding.regions, examples, config)])
+    redundant = RedundantCollectives([exchange.group_name])
+    passes: list[GraphPass] = [sharding, redundant, *npu_passes(sharding.regions, examples, config)]
+    record, *others = run_passes(gm, examples, passes)
     for other in others:
         log_untaken(other)
     assert isinstance(record, ShardRecord)

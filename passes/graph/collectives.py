@@ -63,6 +63,14 @@ def is_collective(node: Node) -> bool:
     return collective_of(node) is not None
 
 
+def ends_collective(node: Node) -> bool:
+    """Whether the node waits for a collective that another one started."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    namespace, _, name = node.target.overloadpacket._qualified_op_name.partition("::")
+    return namespace in NAMESPACES and name in _ENDS
+
+
 def communicator(node: Node) -> str | None:
     """The HCCL communicator of a fused communication operator (``hcom``), None for any other node."""
     found = named_argument(node, "hcom")

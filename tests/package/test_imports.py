@@ -21,6 +21,7 @@ PASSES = {
     "history": {"contract", "diff", "runner"},
     "strategies": {"gemm", "graph", "sites"},
     "shard": {"contract", "gemm", "graph", "sites", "strategies"},
+    "redundant_collectives": {"contract", "graph"},
     "overlap": {"contract", "graph", "strategies"},
     "ascend": {"contract", "gemm", "graph", "runner", "shard", "sites", "strategies"},
 }
