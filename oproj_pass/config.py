@@ -5,7 +5,7 @@ are at hand.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -13,26 +13,41 @@ from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan
 from oproj_pass.errors import ConfigError
+from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
+from oproj_pass.role_options import FINE_GRAINED, AllOrByRole, for_role, require_roles, with_sizes_spelled_out
 from oproj_pass.suggestion import suggestion
 from oproj_pass.validation import wrong_fields
 
+Size = int | Literal["auto"]
+Globs = tuple[str, ...]
+Count = Annotated[int, Field(ge=0)]
+
 
 class OProjConfig(BaseModel):
-    """How to shard attention output projections. Immutable; a wrong field raises ``ConfigError``.
+    """How to shard attention output projections and their family. Immutable.
+
+    A wrong field raises ``ConfigError``.
+
+    The four sizes may also be given as one mapping, ``finegrained_tp_config``, in vllm-ascend's spelling; a
+    size that it leaves out is 0, and one that is given in both places is an error.
 
     Attributes:
         oproj_tensor_parallel_size: ranks that share one projection, N. ``"auto"``: the largest of 8, 4, 2
             that divides the world and every K. 0: off, the graph is untouched. 1: report only.
+        mlp_tensor_parallel_size: ranks that share each MLP's weights, 0 (off), 1, N or ``"auto"`` likewise.
+        lmhead_tensor_parallel_size: ranks that share the LM head's weight; its vocabulary is padded.
+        embedding_tensor_parallel_size: ranks that share the table of an embedding; padded too.
         inner_backend: the Dynamo backend that compiles the rewritten graph, by name or as a callable.
             ``"auto"``: ``npugraph_ex`` on npu, ``inductor`` on cuda, ``eager`` on cpu.
         inner_options: that backend's own options, as ``torch.compile`` takes them; for ``npu`` (torchair) the
             fields of its ``CompilerConfig``, dotted or nested (``{"debug.run_eagerly": True}``).
         group: the ranks to shard over; by default consecutive ranks of the world, N at a time.
-        include: module-path globs (``"model.layers.*"``); if given, only matching projections are taken.
-        exclude: module-path globs whose projections are left alone.
+        include: module-path globs (``"model.layers.*"``); if given, only matching modules are taken. For all
+            roles, or by role: ``{"mlp": "model.layers.*"}`` leaves the others as if nothing was given.
+        exclude: module-path globs of what is left alone; for all roles, or by role.
         attention_ops: custom operators (``"library::name"``) that count as attention.
-        expected_sites: raise unless each compiled graph holds exactly this many projections, and there are
-            ranks to share them.
+        expected_sites: raise unless each compiled graph holds exactly this many sites, of all roles together,
+            and there are ranks to share them; or a number for each of the roles that are named.
         release_weights: free the full weights once their slices are cut.
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
         fuse: ``"mc2"`` computes and reduces partial products with one operator on Ascend chips that allow it;
@@ -52,14 +67,17 @@ class OProjConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    oproj_tensor_parallel_size: int | Literal["auto"] = "auto"
+    oproj_tensor_parallel_size: Size = "auto"
+    mlp_tensor_parallel_size: Size = 0
+    lmhead_tensor_parallel_size: Size = 0
+    embedding_tensor_parallel_size: Size = 0
     inner_backend: str | Callable[..., Any] = "auto"
     inner_options: Mapping[str, Any] = {}
     group: ProcessGroup | None = None
-    include: tuple[str, ...] = ()
-    exclude: tuple[str, ...] = ()
-    attention_ops: tuple[str, ...] = ()
-    expected_sites: int | None = Field(default=None, ge=0)
+    include: AllOrByRole[Globs] = ()
+    exclude: AllOrByRole[Globs] = ()
+    attention_ops: Globs = ()
+    expected_sites: AllOrByRole[Count] | None = None
     release_weights: bool = True
     reduce_dtype: torch.dtype | None = None
     fuse: Literal["mc2"] | None = None
@@ -73,7 +91,7 @@ class OProjConfig(BaseModel):
 
     def __init__(self, **options: Any) -> None:
         try:
-            super().__init__(**options)
+            super().__init__(**with_sizes_spelled_out(options))
         except ValidationError as error:
             raise ConfigError("\n".join(_explained(error))) from None
 
@@ -86,7 +104,21 @@ class OProjConfig(BaseModel):
             raise ConfigError(f"options must be a mapping or OProjConfig, got {type(options).__name__}")
         return cls(**(options or {}))
 
-    @field_validator("oproj_tensor_parallel_size", mode="before")
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """The size of each role, as configured."""
+        return {role: getattr(self, size_option(role)) for role in ROLE_TITLES}
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that are looked for: those whose size is not 0."""
+        return tuple(role for role, size in self.sizes.items() if size != 0)
+
+    def globs(self, role: str) -> tuple[Globs, Globs]:
+        """``include`` and ``exclude`` for one role."""
+        return for_role(self.include, role, ()), for_role(self.exclude, role, ())
+
+    @field_validator(*map(size_option, ROLE_TITLES), mode="before")
     @classmethod
     def _whole_number_of_ranks(cls, value: Any) -> Any:
         if value == "auto":
@@ -98,7 +130,16 @@ class OProjConfig(BaseModel):
     @field_validator("include", "exclude", "attention_ops", mode="before")
     @classmethod
     def _several_strings(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: cls._several_strings(globs) for name, globs in value.items()}
         return (value,) if isinstance(value, str) else value
+
+    @field_validator("include", "exclude", "expected_sites")
+    @classmethod
+    def _by_known_roles(cls, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            require_roles(value)
+        return value
 
     @field_validator("attention_ops")
     @classmethod
@@ -127,7 +168,7 @@ class OProjConfig(BaseModel):
 
 
 def _explained(error: ValidationError) -> Iterator[str]:
-    known = OProjConfig.model_fields
+    known = [*OProjConfig.model_fields, FINE_GRAINED]
     for field, value, required in wrong_fields(error):
         if field.partition("[")[0] in known:
             yield f"option {field} = {value!r}: {required}"

@@ -1,11 +1,12 @@
-"""Which ranks share a projection: consecutive ranks of the world, N at a time.
+"""Which ranks share a weight: consecutive ranks of the world, N at a time.
 
 Each group is two process groups over the same ranks: one for the exchange on the device, and one on the CPU
 for agreeing about it, so that a disagreement never meets a half-done exchange.
 """
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
@@ -15,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from oproj_pass.errors import ConfigError, GroupMismatchError
+from oproj_pass.passes.sites.options import size_option
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,7 @@ AUTO_SIZES = (8, 4, 2)
 
 @dataclass(frozen=True)
 class ShardGroup:
-    """The ranks that share each projection, as seen from one of them. Equal for equal ranks and places.
+    """The ranks that share each weight, as seen from one of them. Equal for equal ranks and places.
 
     ``ranks``: global ranks in slice order; ``rank``: this process's place among them. ``is_given``: the
     caller made ``device``, and it is not the world. ``timeout``: seconds that forming the group, and
@@ -54,6 +56,37 @@ class ShardGroup:
         return self.device in known and self.control in known
 
 
+@dataclass(frozen=True)
+class ShardGroups:
+    """This rank's groups of several sizes, as one graph uses them.
+
+    ``by_size``: the group of each size that exchanges rows. ``joint``: the ranks that agree on the graph and
+    its calls, since one that is late in any of those groups holds up all others of them: the fewest
+    consecutive ranks that are whole groups of every size.
+    """
+
+    by_size: Mapping[int, ShardGroup]
+    joint: ShardGroup
+
+    @property
+    def all(self) -> list[ShardGroup]:
+        """Each group once, the joint one last."""
+        return [*(group for group in self.by_size.values() if group is not self.joint), self.joint]
+
+    @classmethod
+    def of(
+        cls, used: Iterable[int], agreeing: Iterable[int], group: ProcessGroup | None, timeout: float
+    ) -> "ShardGroups":
+        """The groups of the ``used`` sizes, and the ranks that agree where there are groups of ``agreeing``.
+
+        Formed by size, in one order on all ranks.
+        """
+        by_size = {size: shard_group(size, group, timeout) for size in sorted(set(used))}
+        joint = joint_group(agreeing, group, timeout)
+        assert joint is not None
+        return cls(by_size, joint)
+
+
 # One pair of process groups per world and size, as every compiled graph asks for it again. The lock: two
 # threads that compile at once would each form a pair, and peers might pair them crosswise.
 _GROUPS: "WeakKeyDictionary[ProcessGroup, dict[tuple[int, ...], ShardGroup]]" = WeakKeyDictionary()
@@ -72,9 +105,12 @@ def automatic_size(world: int, in_features: Sequence[int]) -> int:
     return next((n for n in AUTO_SIZES if world % n == 0 and all(k % n == 0 for k in in_features)), 1)
 
 
-def require_fitting_size(size: int, group: ProcessGroup | None) -> None:
-    """Raise ``ConfigError`` unless groups of ``size`` ranks exactly fill the world (or are ``group``)."""
-    setting = f"oproj_tensor_parallel_size = {size}"
+def require_fitting_size(size: int, group: ProcessGroup | None, role: str = "oproj") -> None:
+    """Raise ``ConfigError`` unless groups of ``size`` ranks exactly fill the world (or are ``group``).
+
+    ``role``: whose size it is.
+    """
+    setting = f"{size_option(role)} = {size}"
     if group is None and not (dist.is_available() and dist.is_initialized()):
         raise ConfigError(
             f"{setting} needs a process group of {size} ranks or a multiple, and torch.distributed is not "
@@ -107,8 +143,14 @@ def shard_group(size: int, group: ProcessGroup | None, timeout: float) -> ShardG
         known = _GROUPS.setdefault(parent, {})
         if ranks not in known or not known[ranks].is_alive:
             known[ranks] = _make(ranks, group, timeout)
-            logger.info("group of %d for output projections: ranks %s", size, list(ranks))
+            logger.info("group of %d: ranks %s", size, list(ranks))
         return known[ranks]
+
+
+def joint_group(sizes: Iterable[int], group: ProcessGroup | None, timeout: float) -> ShardGroup | None:
+    """The fewest consecutive ranks that are whole groups of each of these sizes; None if there are none."""
+    size = math.lcm(*sizes)
+    return shard_group(size, group, timeout) if size > 1 and world_size(group) % size == 0 else None
 
 
 def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) -> ShardGroup:
@@ -122,8 +164,7 @@ def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) ->
     except RuntimeError as error:
         raise GroupMismatchError(
             f"rank {rank} could not form the group of ranks {list(ranks)} within {timeout:g} s: "
-            f"{str(error).splitlines()[0]}. A peer died, or did not compile the model with the same "
-            "oproj_tensor_parallel_size."
+            f"{str(error).splitlines()[0]}. A peer died, or did not compile the model with the same sizes."
         ) from error
     return ShardGroup(
         device, control, ranks, ranks.index(rank), group not in (None, dist.group.WORLD), timeout

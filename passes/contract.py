@@ -12,12 +12,16 @@ from torch.fx import GraphModule, Node
 
 @dataclass(frozen=True)
 class NearMiss:
-    """What a pass looked at and left alone, and why; ``reason`` goes on from the path as one sentence."""
+    """What a pass looked at and left alone, and why; ``reason`` goes on from the path as one sentence.
+
+    ``role``: what the weight there would be for.
+    """
 
     path: str
     reason: str
     nbytes: int = 0
     left_by_graph_break: bool = False
+    role: str = "oproj"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ Two ranks whose graphs issue different collectives hang, or exchange garbage; co
 that into an error that names the first difference. The comparison's own communication is the caller's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -33,9 +33,13 @@ class Fingerprint:
     lines: tuple[str, ...]
 
 
-def fingerprint(gm: GraphModule) -> Fingerprint:
-    """The functional collectives of ``gm`` in the order in which they run."""
-    return Fingerprint(tuple(_describe(node) for node in gm.graph.nodes if is_collective(node)))
+def fingerprint(gm: GraphModule, ranks: Sequence[int] = ()) -> Fingerprint:
+    """The functional collectives of ``gm`` in the order in which they run.
+
+    ``ranks``: global ranks that compare it. Where they fall into several groups alike, a group goes by its
+    size, since each rank has its own.
+    """
+    return Fingerprint(tuple(_describe(node, ranks) for node in gm.graph.nodes if is_collective(node)))
 
 
 def first_difference(by_rank: Mapping[int, Fingerprint]) -> str | None:
@@ -55,12 +59,14 @@ def _line(print_: Fingerprint, index: int) -> str:
     return print_.lines[index] if index < len(print_.lines) else "none"
 
 
-def _describe(node: Node) -> str:
+def _describe(node: Node, ranks: Sequence[int]) -> str:
     found = collective_of(node)
     assert found is not None
     source = node.all_input_nodes[0]
     where = module_path(node)
-    return f"{found.name} {_shape(value_of(source))} over {_group(node)}" + (f" at {where}" if where else "")
+    return f"{found.name} {_shape(value_of(source))} over {_group(node, ranks)}" + (
+        f" at {where}" if where else ""
+    )
 
 
 def _shape(value: object) -> str:
@@ -77,13 +83,20 @@ def _size(size: int | torch.SymInt) -> str:
     return str(factor) if rest == 1 else "?" if factor == 1 else f"{factor}*?"
 
 
-def _group(node: Node) -> str:
+def _group(node: Node, comparing: Sequence[int]) -> str:
     if communicator(node) is not None:  # its name need not be the same on every rank
         return f"{communicator_size(node)} ranks"
     if (ranks := listed_ranks(node)) is not None:
-        return f"ranks {ranks}"
+        return _among(list(ranks), list(comparing))
     name = str(node.args[-1])
     try:
-        return f"ranks {dist.get_process_group_ranks(process_group(name))}"
+        return _among(dist.get_process_group_ranks(process_group(name)), list(comparing))
     except (RuntimeError, ValueError, KeyError):  # a graph may be read where its group does not exist
         return f"group {name!r}"
+
+
+def _among(ranks: list[int], comparing: list[int]) -> str:
+    """The ranks of a group, or how many of those that compare make one of several alike."""
+    size = len(ranks)
+    blocks = [comparing[start : start + size] for start in range(0, len(comparing), size)]
+    return f"each {size} of ranks {comparing}" if len(blocks) > 1 and ranks in blocks else f"ranks {ranks}"

@@ -21,13 +21,15 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.contract import NearMiss, PassRecord
-from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis, part_of
+from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
 from oproj_pass.passes.gemm.following_step import CannotFollow
+from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.graph.effects import emit_writes
 from oproj_pass.passes.graph.metadata import SharedValues, inherit_origin, value_key
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.attention_output import Projection, find_projections
-from oproj_pass.passes.strategies import STRATEGIES
+from oproj_pass.passes.sites.options import size_option
+from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
 from oproj_pass.passes.strategies.cuts import require_one_cut_each
 from oproj_pass.passes.strategies.exchange import Exchange
@@ -107,7 +109,7 @@ class ShardOProj:
         """Rewrite ``gm``; ``example_inputs`` are left as they are."""
         start = time.perf_counter()
         plan = self._plan(gm)
-        cuts = [(part, cut) for part in plan.assignments for cut in required_cuts(part)]
+        cuts = [(part, cut) for part in plan.assignments for cut in _cuts_of(part)]
         require_one_cut_each(cuts)
         regions = [_rewrite(gm, assignment) for assignment in plan.assignments]
         changed = [*_narrow(gm, cuts), *(node for region in regions for node in region.nodes)]
@@ -130,34 +132,37 @@ class ShardOProj:
         return self.policy(*found)
 
 
-def required_cuts(assignment: Assignment) -> tuple[StoredAxis, ...]:
-    """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split over the ranks."""
-    path, strategy = assignment.site.path, assignment.strategy
+def _cuts_of(part: Assignment) -> tuple[StoredAxis, ...]:
+    return required_cuts(part.site, part.strategy, part.exchange.size)
+
+
+def required_cuts(site: Projection, strategy: Strategy, size: int) -> tuple[StoredAxis, ...]:
+    """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split over ``size`` ranks."""
     try:
-        cuts = strategy.cuts(assignment.site)
+        cuts = strategy.cuts(site)
     except CannotFollow as reason:
         raise ConfigError(
-            f"{path}: strategy {strategy.name!r} does not fit, since this layer has a weight that {reason}. "
+            f"{site.path}: strategy {strategy.name!r} does not fit, since this layer has a weight that {reason}. "
             "Choose another strategy for it, or exclude it."
         ) from reason
     for cut in cuts:
-        require_divisible(path, cut, assignment.exchange.size)
+        _require_divisible(site, cut, size)
     return cuts
 
 
-def require_divisible(path: str, cut: StoredAxis, size: int) -> None:
-    """Raise ``ConfigError`` unless the axis falls into ``size`` equal parts."""
-    if cut.parts % size == 0:
+def _require_divisible(site: Projection, cut: StoredAxis, size: int) -> None:
+    """Raise ``ConfigError`` unless an axis of the site falls into ``size`` parts."""
+    if cut.fits(size):
         return
-    fitting = [n for n in (2, 4, 8, 16, 32) if cut.parts % n == 0]
+    fitting = [n for n in (2, 4, 8, 16, 32) if cut.fits(n)]
     unit = (
         ""
         if cut.unit == 1
         else f": {cut.unit} consecutive features share a scale or a packed word and stay on one rank"
     )
     raise ConfigError(
-        f"{path}: {cut.axis.name} = {cut.extent} {cut.axis.value} cannot be split over "
-        f"oproj_tensor_parallel_size = {size} ranks{unit}. Sizes that divide this {cut.axis.name}: "
+        f"{site.path}: {cut.axis.name} = {cut.extent} {cut.axis.value} cannot be split over "
+        f"{size_option(site.role)} = {size} ranks{unit}. Sizes that divide this {cut.axis.name}: "
         f"{', '.join(map(str, fitting)) or 'none but 1'}."
     )
 
@@ -181,15 +186,15 @@ def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> l
     for literal, size in {(lit, part.exchange.size): None for part, cut in cuts for lit in cut.literals}:
         literal.shrink(size)
     values: dict[str, SharedValues] = {}
-    for node, dim, size in {
-        (tensor.node, tensor.dim, part.exchange.size): None for part, cut in cuts for tensor in cut.tensors
+    for node, split, size in {
+        (tensor.node, tensor.split, part.exchange.size): None for part, cut in cuts for tensor in cut.tensors
     }:
         key, full = value_key(node), value_of(node)
         shared = values.setdefault(key, SharedValues(key))
-        node.meta[key] = shared.of(_first_part, full, dim, size)
+        node.meta[key] = shared.of(_first_part, full, split, size)
     constants = {node for _, cut in cuts for node in cut.constants}
     return [node for node in gm.graph.nodes if node in constants] if constants else []
 
 
-def _first_part(full: Tensor, dim: int, size: int) -> Tensor:
-    return part_of(full, dim, 0, size).clone()
+def _first_part(full: Tensor, split: Split, size: int) -> Tensor:
+    return split.part_of(full, 0, size).clone()

@@ -12,16 +12,16 @@ from typing import Any
 
 from oproj_pass.agreement.barrier import meet, report_failure
 from oproj_pass.agreement.known_errors import known_to_group
-from oproj_pass.agreement.remade_groups import keep_names, living
+from oproj_pass.agreement.remade_groups import FollowedGroup
 from oproj_pass.agreement.rows_agreed import are_rows_agreed
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.backend.row_counts import RowCounts
 from oproj_pass.errors import GroupMismatchError
-from oproj_pass.groups import ShardGroup
+from oproj_pass.groups import ShardGroup, ShardGroups
 
 
 class CallAgreement:
-    """The meetings of one compiled graph's calls, over ``group`` or the one that takes its place.
+    """The meetings of one compiled graph's calls, over ``groups`` or those that take their places.
 
     ``path``: a layer of the graph, for messages. ``rows``: the counts to compare at each call; None: the
     ranks meet at the first call only. ``digest``: equal for graphs with equal collectives. ``timeout``:
@@ -29,15 +29,16 @@ class CallAgreement:
     """
 
     def __init__(
-        self, group: ShardGroup, path: str, rows: RowCounts | None, digest: str, timeout: float
+        self, groups: ShardGroups, path: str, rows: RowCounts | None, digest: str, timeout: float
     ) -> None:
-        self._compiled_for = self._group = group
+        self._group = groups.joint
+        self._used = [FollowedGroup(group, path) for group in groups.all]
         self._path, self._rows, self._digest, self._timeout = path, rows, digest, timeout
         self._ran = False
 
     @property
     def group(self) -> ShardGroup:
-        """The ranks that exchange rows in the graph now."""
+        """The ranks that meet, among them all that exchange rows in the graph now."""
         return self._group
 
     @contextmanager
@@ -46,7 +47,7 @@ class CallAgreement:
 
         Raises ``GroupMismatchError`` on every rank if not. A rank that fails inside raises its own error.
         """
-        self._follow_group()
+        self._follow_groups()
         if not (self._must_meet() and self._group.has_peers):
             yield
             return
@@ -65,11 +66,10 @@ class CallAgreement:
     def _must_meet(self) -> bool:
         return not self._ran or (self._rows is not None and not are_rows_agreed(self._group.ranks))
 
-    def _follow_group(self) -> None:
-        if not self._group.is_alive:
-            remade = living(self._group, self._path)
-            keep_names(self._compiled_for, remade, self._path)
-            self._group = remade
+    def _follow_groups(self) -> None:
+        for used in self._used:
+            used.follow()
+        self._group = self._used[-1].group
 
 
 def _in_words(rows: Mapping[str, int]) -> str:

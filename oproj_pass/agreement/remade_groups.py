@@ -14,6 +14,21 @@ from oproj_pass.groups import ShardGroup, shard_group
 from oproj_pass.passes.graph.process_groups import process_group
 
 
+class FollowedGroup:
+    """A group that a compiled graph uses, or the one that has taken its place; ``path`` is for messages."""
+
+    def __init__(self, group: ShardGroup, path: str) -> None:
+        self._compiled_for = self.group = group
+        self._path = path
+
+    def follow(self) -> None:
+        """Go on with a group that was made again; see ``living`` and ``keep_names`` for what they raise."""
+        if not self.group.is_alive:
+            remade = living(self.group, self._path)
+            keep_names(self._compiled_for, remade, self._path)
+            self.group = remade
+
+
 def living(group: ShardGroup, path: str) -> ShardGroup:
     """``group``, or the one over the same ranks that takes its place once its process groups are destroyed.
 

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.sharded_calls import announce
 from oproj_pass.backend.inner import Compiled, Compiler
-from oproj_pass.groups import ShardGroup
+from oproj_pass.groups import ShardGroups
 from oproj_pass.passes import ShardedRegion, TensorAxis
 from oproj_pass.passes.graph.stored import is_stored
 from oproj_pass.weights.guards import accept_released
@@ -40,7 +40,7 @@ class Binding:
 
 
 def bind(
-    inputs: Mapping[Node, Any], cuts: Mapping[Node, tuple[TensorAxis, ShardedRegion]], group: ShardGroup
+    inputs: Mapping[Node, Any], cuts: Mapping[Node, tuple[TensorAxis, ShardedRegion]], groups: ShardGroups
 ) -> tuple[Binding, ...]:
     """The inputs that the rewritten graph wants cut, each once."""
     positions = {node: position for position, node in enumerate(inputs)}
@@ -48,7 +48,11 @@ def bind(
         Binding(
             node,
             positions[node],
-            Cut(region.path, Placement.split(tensor.dim, group), Signature.of(inputs[node])),
+            Cut(
+                region.path,
+                Placement.split(tensor.split, groups.by_size[region.config.size]),
+                Signature.of(inputs[node]),
+            ),
         )
         for node, (tensor, region) in cuts.items()
     )
@@ -98,7 +102,7 @@ def record_readers(inputs: Mapping[Node, Any], cut: Collection[Node], store: Sha
 
 
 class ShardedGraph:
-    """A compiled graph whose projection weights are replaced, at each call, by this rank's slices."""
+    """A compiled graph whose sharded weights are replaced, at each call, by this rank's slices."""
 
     def __init__(
         self,

@@ -23,15 +23,19 @@ from oproj_pass.backend.binding import bind, commit, compile_with_slices, record
 from oproj_pass.backend.dynamo_errors import errors_as_they_are
 from oproj_pass.backend.finding import find_sites
 from oproj_pass.backend.inner import Compiled, Compiler, inner_backend
-from oproj_pass.backend.policy import STRATEGY, Decision, GraphPlace, decide, may_shard
-from oproj_pass.backend.row_counts import ComparedRows, exchange_over
+from oproj_pass.backend.policy import Decision, GraphPlace, decide
+from oproj_pass.backend.row_counts import ComparedRows, exchanges_over
+from oproj_pass.backend.sizes import largest_sizes, may_shard
+from oproj_pass.backend.strategy import strategy_of
 from oproj_pass.backend.world import require_world
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, WeightReleasedError
-from oproj_pass.groups import ShardGroup, automatic_size, shard_group, world_size
+from oproj_pass.groups import ShardGroup, ShardGroups, joint_group
 from oproj_pass.passes import (
+    Assignment,
     Exchange,
     GraphPass,
+    Projection,
     RedundantCollectives,
     ShardOProj,
     ShardPlan,
@@ -40,6 +44,7 @@ from oproj_pass.passes import (
     run_passes,
 )
 from oproj_pass.passes.graph.provenance import placeholders
+from oproj_pass.passes.sites.options import ROLE_TITLES, of_role
 from oproj_pass.weights.checks import require_ready
 from oproj_pass.weights.released import Released
 from oproj_pass.weights.store import ShardStore
@@ -64,7 +69,7 @@ def oproj_npu(
     with errors_as_they_are():
         config = OProjConfig.from_options(options if options is not None else fields)
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-        if config.oproj_tensor_parallel_size == 0:
+        if not config.roles:
             inner = inner_backend(config, inputs)
             _require_unreleased(inputs, ())
             return inner(gm, list(example_inputs))
@@ -72,43 +77,50 @@ def oproj_npu(
 
 
 def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> Compiled:
-    group: ShardGroup | None = None
+    groups: ShardGroups | None = None
     try:
         require_world(config)
         inner = inner_backend(config, inputs)
         found = find_sites(gm, inputs, config, _STORE.reader_of if may_shard(config) else None)
         decision = decide(*found, config, GraphPlace.of(gm))
-        if decision.is_sharded:
-            _require_weights_ready(decision, inputs)
-            group = shard_group(decision.size, config.group, config.timeout)
-            rows = ComparedRows.of(decision.sites, list(inputs), config)
-            record = _rewrite(gm, inputs, decision, exchange_over(group, rows, config), config)
-        _require_unreleased(inputs, record.tensors if group else {})
+        if sharded := decision.sharded:
+            _require_weights_ready(sharded, inputs)
+            used = map(decision.size_of, sharded)
+            groups = ShardGroups.of(used, decision.group_sizes, config.group, config.timeout)
+            rows = ComparedRows.of(sharded, list(inputs), config)
+            record = _rewrite(gm, inputs, decision, exchanges_over(groups, rows, config), config)
+        _require_unreleased(inputs, record.tensors if groups else {})
     except Exception as error:
-        _tell_peers(error, group, config)
+        _tell_peers(error, groups.joint if groups else None, config)
         raise
-    _log(decision, group)
-    if group is None:
+    _log(decision)
+    if groups is None:
         compiled = inner(gm, list(inputs.values()))
         record_readers(inputs, (), _STORE)
         return compiled
-    return _compile_sharded(gm, inputs, record, group, rows, config, inner)
+    return _compile_sharded(gm, inputs, record, groups, rows, config, inner)
 
 
-def _require_weights_ready(decision: Decision, inputs: Mapping[Node, Any]) -> None:
-    for site in decision.sites:
+def _require_weights_ready(sites: Sequence[Projection], inputs: Mapping[Node, Any]) -> None:
+    for site in sites:
         for tensor in site.gemm.k.tensors:
             require_ready(inputs[tensor.node], site.path)
 
 
 def _rewrite(
-    gm: GraphModule, inputs: Mapping[Node, Any], decision: Decision, exchange: Exchange, config: OProjConfig
+    gm: GraphModule,
+    inputs: Mapping[Node, Any],
+    decision: Decision,
+    exchanges: Mapping[int, Exchange],
+    config: OProjConfig,
 ) -> ShardRecord:
     """Run the one list of passes; returns what is cut after all of them."""
-    plan = ShardPlan.for_all(decision.sites, decision.near_misses, exchange, STRATEGY)
-    sharding = ShardOProj(plan)
+    assignments = [
+        Assignment(site, strategy_of(site), exchanges[decision.size_of(site)]) for site in decision.sharded
+    ]
+    sharding = ShardOProj(ShardPlan(decision.sites, decision.near_misses, assignments))
     examples = list(inputs.values())
-    redundant = RedundantCollectives([exchange.group_name])
+    redundant = RedundantCollectives([exchange.group_name for exchange in exchanges.values()])
     passes: list[GraphPass] = [sharding, redundant, *npu_passes(sharding.regions, examples, config)]
     record, *others = run_passes(gm, examples, passes)
     for other in others:
@@ -121,18 +133,18 @@ def _compile_sharded(
     gm: GraphModule,
     inputs: dict[Node, Any],
     record: ShardRecord,
-    group: ShardGroup,
+    groups: ShardGroups,
     rows: ComparedRows,
     config: OProjConfig,
     inner: Compiler,
 ) -> Compiled:
-    text = GraphText(fingerprint(gm), rows.words)
-    agree_on_graph(group, text, config.timeout)
-    bindings = bind(inputs, record.tensors, group)
-    with compiling_together(group, config.timeout):
+    text = GraphText(fingerprint(gm, groups.joint.ranks), rows.words)
+    agree_on_graph(groups.joint, text, config.timeout)
+    bindings = bind(inputs, record.tensors, groups)
+    with compiling_together(groups.joint, config.timeout):
         store = _STORE if config.release_weights else None
         compiled = compile_with_slices(gm, inputs, bindings, inner, store)
-    calls = CallAgreement(group, record.matches[0].path, rows.counts, text.digest, config.step_timeout)
+    calls = CallAgreement(groups, record.regions[0].path, rows.counts, text.digest, config.step_timeout)
     return commit(compiled, inputs, bindings, calls, _STORE, release=config.release_weights)
 
 
@@ -142,7 +154,7 @@ def _require_unreleased(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> N
         if isinstance(value, Released) and node not in cuts:
             raise WeightReleasedError(
                 f"`{node.name}` reads the full weight of {value.shard.describe()}, which was released when "
-                "another graph was compiled. Untie the two, or exclude that projection."
+                "another graph was compiled. Untie the two, or exclude that module."
             )
 
 
@@ -154,29 +166,27 @@ def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig)
     if isinstance(error, GroupMismatchError):
         return
     try:
-        group = group or _group_of_peers(config)
+        group = group or joint_group(largest_sizes(config), config.group, config.timeout)
         if group is not None:
             report_failure(group, error, config.timeout)
     except Exception as lost:
         logger.warning("could not tell the group of a failure: %s", lost)
 
 
-def _group_of_peers(config: OProjConfig) -> ShardGroup | None:
-    world, size = world_size(config.group), config.oproj_tensor_parallel_size
-    size = automatic_size(world, ()) if size == "auto" else size
-    return shard_group(size, config.group, config.timeout) if size > 1 and world % size == 0 else None
-
-
-def _log(decision: Decision, group: ShardGroup | None) -> None:
-    what = f"sharded over ranks {list(group.ranks)}" if group else "found, not sharded"
-    full = {tensor.node: tensor.nbytes for site in decision.sites for tensor in site.gemm.k.tensors}
-    total = sum(full.values())
-    logger.info("%d output projections %s, %.1f MB of full weights", len(decision.sites), what, total / 1e6)
+def _log(decision: Decision) -> None:
+    for role, size in decision.sizes.items():
+        sites = of_role(decision.sites, role)
+        nbytes = {tensor.node: tensor.nbytes for site in sites for tensor in site.gemm.k.tensors}
+        if sites:
+            what = f"sharded over {size} ranks" if size > 1 else "found, not sharded"
+            logger.info(
+                "%d %s(s) %s, %.1f MB of full weights",
+                len(sites), ROLE_TITLES[role], what, sum(nbytes.values()) / 1e6,
+            )  # fmt: skip
     for miss in decision.near_misses:
         logger.info("%s is left alone: %s", miss.path, miss.reason)
-    if decision.size > 1 and decision.near_misses:
-        first = decision.near_misses[0]
+    if left := [miss for miss in decision.near_misses if decision.size_of(miss) > 1]:
         logger.warning(
-            "%d projections or attentions are left alone, the first is %s: it %s (all of them at level INFO)",
-            len(decision.near_misses), first.path, first.reason,
+            "%d modules are left alone, the first is %s: it %s (all of them at level INFO)",
+            len(left), left[0].path, left[0].reason,
         )  # fmt: skip

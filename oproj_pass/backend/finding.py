@@ -25,12 +25,16 @@ def find_sites(
 ) -> Found:
     """The sites of ``gm`` that the options select and whose weights, in ``inputs``, can be cut and released.
 
-    ``reader_of``: who else reads a weight in full, in other compiled graphs; by default nobody.
+    Of the roles that are asked for. ``reader_of``: who else reads a weight in full, in other compiled graphs;
+    by default nobody.
     """
+    if "oproj" not in config.roles:
+        return [], []
+    include, exclude = config.globs("oproj")
     sites, near_misses = find_projections(
         gm,
-        include=config.include,
-        exclude=config.exclude,
+        include=include,
+        exclude=exclude,
         attention_ops=registered(*config.attention_ops),
     )
     taken = {tensor.node for site in sites for tensor in site.gemm.k.tensors}

@@ -5,24 +5,25 @@ effects but log lines.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
+from oproj_pass.backend.sizes import resolved_sizes
+from oproj_pass.backend.strategy import strategy_of
 from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
-from oproj_pass.errors import EagerStepError, SiteMismatchError
-from oproj_pass.groups import automatic_size, require_fitting_size, world_size
-from oproj_pass.passes import STRATEGIES, NearMiss, Projection
-from oproj_pass.passes.shard import require_divisible
+from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
+from oproj_pass.groups import require_fitting_size
+from oproj_pass.passes import NearMiss, Projection
+from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
+from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
 
 logger = logging.getLogger(__name__)
-
-STRATEGY = "row"
 
 
 @dataclass(frozen=True)
@@ -46,16 +47,28 @@ class GraphPlace:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of one graph: its sites, each shared by ``size`` ranks; 0 and 1 rewrite nothing."""
+    """What becomes of one graph: its sites, each shared by as many ranks as its role's size says.
 
-    size: int
+    0 and 1 share nothing.
+    """
+
+    sizes: Mapping[str, int]
     sites: Sequence[Projection]
     near_misses: Sequence[NearMiss]
 
     @property
-    def is_sharded(self) -> bool:
-        """Whether the graph is rewritten; one without sites is not, and no peer need have it."""
-        return self.size > 1 and bool(self.sites)
+    def sharded(self) -> list[Projection]:
+        """The sites that are rewritten; a graph without any is not, and no peer need have it."""
+        return [site for site in self.sites if self.size_of(site) > 1]
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """Every size above 1, whether or not this graph has sites of its role."""
+        return [size for size in self.sizes.values() if size > 1]
+
+    def size_of(self, item: Projection | NearMiss) -> int:
+        """The ranks that share a site's weights."""
+        return self.sizes.get(item.role, 0)
 
 
 def decide(
@@ -63,52 +76,67 @@ def decide(
 ) -> Decision:
     """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
     _report_idle_globs([*sites, *near_misses], config, place)
-    size = shard_size(sites, config)
+    sizes = resolved_sizes(sites, config)
     require_expected(sites, near_misses, config.expected_sites)
-    if size > 1:
-        require_fitting_size(size, config.group)
-        for site in sites:
-            for cut in STRATEGIES[STRATEGY].cuts(site):
-                require_divisible(site.path, cut, size)
-        _require_sites(sites, near_misses, config, place)
-    return Decision(size, sites, near_misses)
+    decision = Decision(sizes, sites, near_misses)
+    require_fitting(decision, config)
+    for role, size in sizes.items():
+        if size > 1:
+            _require_sites(role, of_role(sites, role), of_role(near_misses, role), config, place)
+    return decision
 
 
-def may_shard(config: OProjConfig) -> bool:
-    """Whether any graph can be sharded under these options, whatever is in it."""
-    if config.plan is not None and not config.plan.covers:
-        return False
-    size = config.oproj_tensor_parallel_size
-    return size > 1 if isinstance(size, int) else world_size(config.group) > 1
+def require_fitting(decision: Decision, config: OProjConfig) -> None:
+    """Raise ``ConfigError`` for a size that does not fit the world, a layer, or another role's use of it."""
+    for role, size in decision.sizes.items():
+        if size > 1:
+            require_fitting_size(size, config.group, role)
+    for site in decision.sharded:
+        required_cuts(site, strategy_of(site), decision.size_of(site))
+    _require_cut_alike(decision)
 
 
-def shard_size(sites: Sequence[Projection], config: OProjConfig) -> int:
-    """The ranks that share each projection of one graph, N; 0 and 1 rewrite nothing."""
-    if config.plan is not None and not config.plan.covers:
-        logger.warning("o_proj sharding is off: %s", config.plan.warning)
-        return 0
-    if isinstance(config.oproj_tensor_parallel_size, int):
-        return config.oproj_tensor_parallel_size
-    world, features = world_size(config.group), {site.in_features for site in sites}
-    size = automatic_size(world, [site.gemm.k.parts for site in sites])
-    if config.group is not None and sites:
-        size = world
-    logger.info(
-        "oproj_tensor_parallel_size = auto: %d (world of %d ranks, K of %s)", size, world, sorted(features)
-    )
-    return size
+def _require_cut_alike(decision: Decision) -> None:
+    """A weight that two roles share (an LM head tied to its embedding) is one shard, or none."""
+    readers: dict[Node, Projection] = {}
+    for site in decision.sites:
+        for tensor in site.gemm.k.tensors:
+            other = readers.setdefault(tensor.node, site)
+            if decision.size_of(other) != decision.size_of(site):
+                settings = [f"{size_option(item.role)} = {decision.size_of(item)}" for item in (other, site)]
+                raise ConfigError(
+                    f"{other.path} and {site.path} share one weight, and {' and '.join(settings)}: it is one "
+                    "shard for both, so give both one size, or untie them."
+                )
 
 
 def _report_idle_globs(
     found: Sequence[Projection | NearMiss], config: OProjConfig, place: GraphPlace
 ) -> None:
     """A glob that matches nothing in a part of a model may match in the next one."""
-    if idle := unmatched_globs(config.include, config.exclude, [item.path for item in found]):
-        logger.log(logging.INFO if place.is_part else logging.WARNING, "%s", idle)
+    for include, exclude, paths in _globs(found, config):
+        if idle := unmatched_globs(include, exclude, paths):
+            logger.log(logging.INFO if place.is_part else logging.WARNING, "%s", idle)
+
+
+def _globs(
+    found: Sequence[Projection | NearMiss], config: OProjConfig
+) -> Iterable[tuple[Sequence[str], Sequence[str], list[str]]]:
+    """``include`` and ``exclude`` with the paths that they speak of: of all roles, or of one."""
+    for option in ("include", "exclude"):
+        globs = getattr(config, option)
+        by_role = globs if isinstance(globs, Mapping) else {None: globs}
+        for role, patterns in by_role.items():
+            paths = [item.path for item in found if role in (None, item.role)]
+            yield (patterns, (), paths) if option == "include" else ((), patterns, paths)
 
 
 def _require_sites(
-    sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig, place: GraphPlace
+    role: str,
+    sites: Sequence[Projection],
+    near_misses: Sequence[NearMiss],
+    config: OProjConfig,
+    place: GraphPlace,
 ) -> None:
     lost = next((miss for miss in near_misses if miss.left_by_graph_break), None)
     if place.graph_break is not None and lost is not None:
@@ -119,10 +147,17 @@ def _require_sites(
         )
     if sites or place.is_part:
         return
-    message = f"no attention output projection to shard. {listed('Near misses', near_misses)}"
-    if config.oproj_tensor_parallel_size != "auto":
-        raise SiteMismatchError(
-            f"oproj_tensor_parallel_size = {config.oproj_tensor_parallel_size}, but the graph holds "
-            f"{message} Set it to 0, or register the model's attention operator in `attention_ops`."
-        )
-    logger.warning("the graph holds %s", message)
+    require_asked_for(role, config, "the graph holds", near_misses)
+
+
+def require_asked_for(role: str, config: OProjConfig, where: str, near_misses: Sequence[NearMiss]) -> None:
+    """Raise ``SiteMismatchError`` where a size was asked for and there is nothing to shard; warn for "auto".
+
+    ``where``: who has nothing, with its verb (``"the graph holds"``).
+    """
+    message = f"{where} no {ROLE_TITLES[role]} to shard. {listed('Near misses', near_misses)}"
+    if (size := config.sizes[role]) == "auto":
+        logger.warning("%s", message)
+        return
+    register = ", or register the model's attention operator in `attention_ops`" if role == "oproj" else ""
+    raise SiteMismatchError(f"{size_option(role)} = {size}, but {message} Set it to 0{register}.")

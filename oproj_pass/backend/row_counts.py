@@ -1,4 +1,4 @@
-"""How many rows a graph's projections get, computed from the inputs of a call before the graph runs."""
+"""How many rows a graph's sites get, computed from the inputs of a call before the graph runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.groups import ShardGroup
+from oproj_pass.groups import ShardGroups
 from oproj_pass.passes import Exchange, Projection
 from oproj_pass.passes.graph.provenance import value_of
 
@@ -40,19 +40,22 @@ class ComparedRows:
         return " and ".join(time for time, holds in when.items() if holds) or "never"
 
 
-def exchange_over(group: ShardGroup, rows: ComparedRows, config: OProjConfig) -> Exchange:
-    """Who exchanges, and how, as the options say."""
-    return Exchange(
-        size=group.size,
-        group_name=group.device.group_name,
-        reduce_dtype=config.reduce_dtype,
-        control_group_name=group.control.group_name if rows.in_graph else None,
-        capacity=config.capacity,
-    )
+def exchanges_over(groups: ShardGroups, rows: ComparedRows, config: OProjConfig) -> dict[int, Exchange]:
+    """Who exchanges, by the size of the group, and how, as the options say."""
+    return {
+        size: Exchange(
+            size=size,
+            group_name=group.device.group_name,
+            reduce_dtype=config.reduce_dtype,
+            control_group_name=groups.joint.control.group_name if rows.in_graph else None,
+            capacity=config.capacity,
+        )
+        for size, group in groups.by_size.items()
+    }
 
 
 class RowCounts:
-    """The row count of each projection of one graph, as a function of the graph's inputs.
+    """The row count of each site of one graph, as a function of the graph's inputs.
 
     ``symbols``: where a call brings each symbol: an input's position, and the dimension if it is a tensor.
     """

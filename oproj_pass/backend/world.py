@@ -23,7 +23,7 @@ _REMEDY = "call torch.distributed.init_process_group before the compiled model"
 
 def require_world(config: OProjConfig) -> None:
     """Raise ``ConfigError`` where ``"auto"`` finds no ranks, and they were launched or are counted on."""
-    if config.oproj_tensor_parallel_size != "auto" or world_size(config.group) > 1:
+    if "auto" not in config.sizes.values() or world_size(config.group) > 1:
         return
     initialised = dist.is_available() and dist.is_initialized()
     if not initialised and (launched := _launched()):

@@ -93,9 +93,19 @@ def _load(
         tensor = _copy(entry.read(), place.tensor, device)
         return nn.Parameter(tensor, place.tensor.requires_grad) if place.is_parameter else tensor
     placement = placements[name]
-    part = entry.shape[placement.dim] // placement.group.size
-    slice_ = entry.read(dim=placement.dim, start=placement.group.rank * part, length=part)
-    return adopt(_copy(slice_, place.tensor, device), placement, name, buffer=not place.is_parameter)
+    slice_ = _copy(_read_part(entry, placement), place.tensor, device)
+    return adopt(slice_, placement, name, entry.shape, buffer=not place.is_parameter)
+
+
+def _read_part(entry: StoredEntry, placement: Placement) -> Tensor:
+    """This rank's part of the stored tensor, and no more of it."""
+    split, group = placement.only_split, placement.group
+    extent = entry.shape[split.dim]
+    pieces = [
+        entry.read(dim=split.dim, start=start, length=length)
+        for start, length in split.pieces(extent, group.rank, group.size)
+    ]
+    return split.assembled(pieces, extent, group.size)
 
 
 def _copy(values: Tensor, model: Tensor, device: torch.device) -> Tensor:

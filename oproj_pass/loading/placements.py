@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from oproj_pass.backend.policy import shard_size
+from oproj_pass.backend.policy import Decision, require_asked_for, require_fitting
+from oproj_pass.backend.sizes import may_shard, resolved_sizes
+from oproj_pass.backend.strategy import strategy_of
 from oproj_pass.config import OProjConfig
-from oproj_pass.errors import ConfigError, OProjError, SiteMismatchError
-from oproj_pass.groups import require_fitting_size, shard_group, world_size
+from oproj_pass.errors import ConfigError, OProjError
+from oproj_pass.groups import ShardGroups
 from oproj_pass.passes import Projection
-from oproj_pass.passes.gemm.axes import Axis
-from oproj_pass.passes.shard import require_divisible
-from oproj_pass.passes.sites.expected import listed
+from oproj_pass.passes.sites.options import of_role
 from oproj_pass.tracing.graphs import capture_graphs, copy_on_meta
 from oproj_pass.tracing.projections import ProjectionSearch
 from oproj_pass.weights.placement import Placement
@@ -30,39 +30,35 @@ def find_placements(
     """The placement of every tensor that this rank holds a slice of, by its name in the model.
 
     ``args`` and ``kwargs``: one call of the model. Raises ``ConfigError`` for a group that does not fit the
-    world or a K that it cannot split, ``SiteMismatchError`` if there is nothing to shard.
+    world or an axis that it cannot split, ``SiteMismatchError`` if there is nothing to shard.
     """
-    if config.oproj_tensor_parallel_size in (0, 1) or _is_alone(config):
+    if not may_shard(config):
         return {}
     search = _search(model, config, args, kwargs)
-    if not search.projections and config.oproj_tensor_parallel_size != "auto":
-        raise SiteMismatchError(
-            f"oproj_tensor_parallel_size = {config.oproj_tensor_parallel_size}, but {type(model).__name__} "
-            f"has no attention output projection to load. {listed('Near misses', [*search.near_misses])} Set "
-            "it to 0, or register the model's attention operator in `attention_ops`."
-        )
+    for role, size in resolved_sizes((), config).items():
+        if size > 1 and not any(found.site.role == role for found in search.projections):
+            missed = of_role(search.near_misses, role)
+            require_asked_for(role, config, f"{type(model).__name__} has", missed)
     graphs = defaultdict[int, list[Projection]](list)
     for found in search.projections:
         graphs[found.graph].append(found.site)
     return {name: found for sites in graphs.values() for name, found in _placements(sites, config).items()}
 
 
-def _is_alone(config: OProjConfig) -> bool:
-    """Whether there is nobody to share with, and none asked for; then nothing has to be captured."""
-    return config.oproj_tensor_parallel_size == "auto" and world_size(config.group) == 1
-
-
 def _placements(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Placement]:
     """What the backend will ask for when it compiles the graph of these sites."""
-    size = shard_size(sites, config)
-    if size <= 1:
+    decision = Decision(resolved_sizes(sites, config), sites, ())
+    require_fitting(decision, config)
+    if not (sharded := decision.sharded):
         return {}
-    require_fitting_size(size, config.group)
-    group = shard_group(size, config.group, config.timeout)
-    cuts = [(site, site.along(Axis.K)) for site in sites]
-    for site, cut in cuts:
-        require_divisible(site.path, cut, size)
-    return {tensor.path: Placement.split(tensor.dim, group) for _, cut in cuts for tensor in cut.tensors}
+    used = map(decision.size_of, sharded)
+    groups = ShardGroups.of(used, decision.group_sizes, config.group, config.timeout)
+    return {
+        tensor.path: Placement.split(tensor.split, groups.by_size[decision.size_of(site)])
+        for site in sharded
+        for cut in strategy_of(site).cuts(site)
+        for tensor in cut.tensors
+    }
 
 
 def _search(

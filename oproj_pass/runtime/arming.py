@@ -13,12 +13,13 @@ logger = logging.getLogger(__name__)
 def joined_group(known: StepGroup | None, sharded_over: Iterable[ShardGroup]) -> StepGroup | None:
     """The ranks to agree with, once graphs sharded over these groups ran; None if nobody said any.
 
-    Raises ``ConfigError`` if a graph needs other ranks than the runner has.
+    Of several groups the largest, which has to hold all others. Raises ``ConfigError`` if a graph needs a
+    rank that the runner does not have.
     """
-    for group in sharded_over:
+    for group in sorted(sharded_over, key=lambda group: -group.size):
         if known is None:
             known = ControlGroup(group)
-        elif known.ranks != group.ranks:
+        elif not set(known.ranks).issuperset(group.ranks):
             raise ConfigError(
                 f"the runner's group is ranks {list(known.ranks)}, but a graph of the model is sharded over "
                 f"ranks {list(group.ranks)}: give the runner that group"

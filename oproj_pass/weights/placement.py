@@ -1,32 +1,39 @@
-"""Which part of a full tensor a rank holds, in DTensor's terms: ``Shard(dim)`` on a mesh of groups."""
+"""Which part of a full tensor a rank holds: how it is split over each dimension of a mesh of groups.
+
+A plain split is DTensor's ``Shard(dim)``; of padding and of parts in several pieces DTensor knows nothing.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.distributed.tensor.placement_types import Shard
 
 from oproj_pass.groups import ShardGroup
-from oproj_pass.passes.gemm.axes import part_of
+from oproj_pass.passes.gemm.split import Split
 
 
 @dataclass(frozen=True)
 class Placement:
-    """``shards[i]`` splits a tensor in equal parts over the ranks of ``mesh[i]``, a dimension of the mesh."""
+    """``splits[i]`` splits a tensor over the ranks of ``mesh[i]``, a dimension of the mesh."""
 
-    shards: tuple[Shard, ...]
+    splits: tuple[Split, ...]
     mesh: tuple[ShardGroup, ...]
 
     @classmethod
-    def split(cls, dim: int, group: ShardGroup) -> "Placement":
-        """Split along ``dim`` over the ranks of one group."""
-        return cls((Shard(dim),), (group,))
+    def split(cls, how: Split | int, group: ShardGroup) -> "Placement":
+        """Split over the ranks of one group; a number is a dimension that falls into equal parts."""
+        return cls((how if isinstance(how, Split) else Split(how),), (group,))
 
     @property
     def dim(self) -> int:
         """The dimension that is split, of a placement on one group."""
-        (shard,) = self.shards
-        return shard.dim
+        return self.only_split.dim
+
+    @property
+    def only_split(self) -> Split:
+        """The split of a placement on one group."""
+        (split,) = self.splits
+        return split
 
     @property
     def group(self) -> ShardGroup:
@@ -35,21 +42,23 @@ class Placement:
         return group
 
     def part_of(self, full: Tensor) -> Tensor:
-        """This rank's part of a full tensor, as a view."""
-        for shard, group in zip(self.shards, self.mesh, strict=True):
-            full = part_of(full, shard.dim, group.rank, group.size)
+        """This rank's part of a full tensor, a view where it is one piece without padding."""
+        for split, group in zip(self.splits, self.mesh, strict=True):
+            full = split.part_of(full, group.rank, group.size)
         return full
 
-    def full_shape(self, part: Sequence[int]) -> list[int]:
-        """The shape of the full tensor of which a rank holds a part of shape ``part``."""
-        shape = list(part)
-        for shard, group in zip(self.shards, self.mesh, strict=True):
-            shape[shard.dim] *= group.size
-        return shape
+    def whole(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        """The full tensor of ``shape``, of the parts of all ranks of the one group, in order."""
+        return self.only_split.whole(parts, shape[self.dim])
 
     def describe(self) -> str:
         """The placement for messages."""
         return " and ".join(
-            f"along dimension {shard.dim} over ranks {list(group.ranks)}"
-            for shard, group in zip(self.shards, self.mesh, strict=True)
+            f"along dimension {split.dim}{_manner(split)} over ranks {list(group.ranks)}"
+            for split, group in zip(self.splits, self.mesh, strict=True)
         )
+
+
+def _manner(split: Split) -> str:
+    pieces = f" in {split.segments} pieces each" if split.segments > 1 else ""
+    return pieces + (" with padding" if split.padded_by is not None else "")

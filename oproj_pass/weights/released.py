@@ -94,13 +94,14 @@ def release(weights: Sequence[Tensor], path: str, placement: Placement) -> None:
         _become_released(weight, shard)
 
 
-def adopt(slice_: Tensor, placement: Placement, path: str, *, buffer: bool = False) -> Released:
+def adopt(
+    slice_: Tensor, placement: Placement, path: str, shape: Sequence[int], *, buffer: bool = False
+) -> Released:
     """A released parameter, or buffer, whose shard is ``slice_`` itself, which may still be unloaded.
 
-    For weights of which a rank only ever holds its part. It has the metadata of the full weight: the shape
-    that ``placement`` makes of the slice's, and its order in memory.
+    For weights of which a rank only ever holds its part. It has the metadata of the full weight: its
+    ``shape``, and the slice's order in memory.
     """
-    shape = placement.full_shape(slice_.shape)
     order = slice_.dim_order()
     full = torch.empty_permuted(shape, order, dtype=slice_.dtype, device=slice_.device)  # never touched
     weight = full if buffer else nn.Parameter(full, requires_grad=False)
@@ -158,7 +159,8 @@ def _converted(
         return weight
     if not isinstance(tensor, Tensor) or tensor.is_meta:
         raise refusal(func, shard)
-    return adopt(tensor, shard.placement, shard.path, buffer=not isinstance(weight, nn.Parameter))
+    is_buffer = not isinstance(weight, nn.Parameter)
+    return adopt(tensor, shard.placement, shard.path, shard.signature.shape, buffer=is_buffer)
 
 
 def _released(values: Any) -> Iterator[Released]:

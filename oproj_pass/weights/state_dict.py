@@ -54,7 +54,7 @@ def _gather(shard: Shard) -> Tensor:
         dtype=shard.signature.dtype,
         device=shard.signature.device,
     )
-    as_bytes(full).copy_(torch.cat(pieces, dim=shard.placement.dim))
+    as_bytes(full).copy_(shard.placement.whole(pieces, full.shape))
     return full
 
 

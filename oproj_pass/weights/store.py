@@ -174,5 +174,5 @@ def _require_placement(shard: Shard, placement: Placement) -> None:
     if shard.placement != placement:
         raise ConfigError(
             f"{shard.describe()} is already sharded {shard.placement.describe()}; this graph needs it "
-            f"{placement.describe()}. Compile with one oproj_tensor_parallel_size per model."
+            f"{placement.describe()}. Compile a model with one size per role."
         )

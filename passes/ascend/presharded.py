@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.gemm.axes import part_of
+from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.graph.process_groups import process_group
 from oproj_pass.passes.graph.provenance import module_path, value_of
 from oproj_pass.passes.strategies.exchange import Exchange
@@ -57,7 +57,7 @@ class WeightShard(nn.Module):
                 f"a weight of {features} input features cannot be split over {self.size} ranks: use a group "
                 "whose size divides them."
             )
-        return part_of(weight, self.dim, self.rank, self.size).clone()
+        return Split(self.dim).part_of(weight, self.rank, self.size).clone()
 
 
 def stand_in_for_full_weights(gm: GraphModule, exchange: Exchange) -> dict[Node, str]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from oproj_pass.passes.gemm.literals import Literal
+from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.graph.provenance import nbytes
 
 
@@ -30,12 +31,20 @@ class TensorAxis:
     ``node``: the tensor's placeholder. ``dim``: the dimension of the *stored* tensor that the axis lies on.
     ``unit``: how many consecutive features one index along it stands for: 1 for a plain weight, 8 for eight
     int4 in one int32, g for the row of scales of a group of g. ``path``: the tensor's path in the model.
+    ``segments`` and ``padded_by``: how the dimension is cut, see ``Split``.
     """
 
     node: Node
     dim: int
     unit: int = 1
     path: str = ""
+    segments: int = 1
+    padded_by: int | None = None
+
+    @property
+    def split(self) -> Split:
+        """How the stored tensor falls into parts."""
+        return Split(self.dim, self.segments, self.padded_by)
 
     @property
     def nbytes(self) -> int:
@@ -66,9 +75,24 @@ class StoredAxis:
         return math.lcm(self.kept_together, *(tensor.unit for tensor in self.tensors))
 
     @property
+    def segments(self) -> int:
+        """Equal stretches of the axis that are cut each by itself."""
+        return self.tensors[0].segments
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether the axis is filled up until it falls into equal parts."""
+        return self.tensors[0].padded_by is not None
+
+    @property
     def parts(self) -> int:
-        """The most ranks that the axis can be split over; every divisor of it fits too."""
-        return self.extent // self.unit if self.extent % self.unit == 0 else 1
+        """The most ranks that the axis can be split over unpadded; every divisor of it fits too."""
+        units = self.segments * self.unit
+        return self.extent // units if self.extent % units == 0 else 1
+
+    def fits(self, size: int) -> bool:
+        """Whether the axis can be split over ``size`` ranks; sizes that the graph states are never padded."""
+        return self.parts % size == 0 or (self.is_padded and not self.literals)
 
     @property
     def nbytes(self) -> int:
@@ -79,13 +103,18 @@ class StoredAxis:
         """The axis with further tensors that it lies on, and the nodes behind those."""
         return replace(self, tensors=(*self.tensors, *tensors), constants=(*self.constants, *constants))
 
+    def in_segments(self, segments: int) -> "StoredAxis":
+        """The axis cut in ``segments`` equal stretches, each by itself."""
+        return replace(self, tensors=tuple(replace(tensor, segments=segments) for tensor in self.tensors))
+
+    def padded(self) -> "StoredAxis":
+        """The axis filled up with zeros at its end, in whole units, until it falls into equal parts."""
+        unit = self.unit
+        return replace(
+            self, tensors=tuple(replace(tensor, padded_by=unit // tensor.unit) for tensor in self.tensors)
+        )
+
 
 def shard_of(cut: TensorAxis, full: Tensor, rank: int, size: int) -> Tensor:
     """Rank ``rank``'s part, of ``size``, of a full stored tensor: a dense copy, in its order of memory."""
-    return part_of(full, cut.dim, rank, size).clone()
-
-
-def part_of(full: Tensor, dim: int, rank: int, size: int) -> Tensor:
-    """Rank ``rank``'s part, of ``size`` equal ones, of a tensor along ``dim``: a view."""
-    part = full.shape[dim] // size
-    return full.detach().narrow(dim, rank * part, part)
+    return cut.split.part_of(full, rank, size).clone()

@@ -1,19 +1,32 @@
 """Whether as many sites were found as were asked for, and how what was found is listed in messages."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from oproj_pass.errors import SiteMismatchError
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.sites.options import of_role
 
 
 def require_expected(
-    sites: Sequence[Projection], near_misses: Sequence[NearMiss], expected: int | None
+    sites: Sequence[Projection],
+    near_misses: Sequence[NearMiss],
+    expected: int | Mapping[str, int] | None,
 ) -> None:
-    """Raise ``SiteMismatchError`` unless there are as many sites as were asked for, if a number was."""
-    if expected is not None and len(sites) != expected:
+    """Raise ``SiteMismatchError`` unless there are as many sites as were asked for, in all or by role."""
+    if isinstance(expected, Mapping):
+        for role, number in expected.items():
+            _require(f"expected_sites of {role}", of_role(sites, role), of_role(near_misses, role), number)
+    elif expected is not None:
+        _require("expected_sites", sites, near_misses, expected)
+
+
+def _require(
+    option: str, sites: Sequence[Projection], near_misses: Sequence[NearMiss], expected: int
+) -> None:
+    if len(sites) != expected:
         raise SiteMismatchError(
-            f"expected_sites = {expected}, found {len(sites)}. "
+            f"{option} = {expected}, found {len(sites)}. "
             f"{listed('Found', sites)} {listed('Near misses', near_misses)}"
         )
 

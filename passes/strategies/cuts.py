@@ -7,6 +7,7 @@ from torch.fx import Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
+from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.sites.refusals import stray_reader
 from oproj_pass.passes.strategies.assignment import Assignment
 
@@ -25,10 +26,10 @@ def require_one_cut_each(cuts: Cuts) -> None:
 
 
 def _require_one_way(found: Sequence[tuple[Assignment, StoredAxis, TensorAxis]]) -> None:
-    ways: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    ways: dict[str, list[tuple[Split, int]]] = defaultdict(list)
     for part, _, tensor in found:
-        ways[part.site.path].append((tensor.dim, part.exchange.size))
-    if len({tuple(sorted(set(way))) for way in ways.values()}) > 1:
+        ways[part.site.path].append((tensor.split, part.exchange.size))
+    if len({frozenset(way) for way in ways.values()}) > 1:
         listed = "; ".join(f"{part.site.path} by {part.strategy.name!r}" for part, _, _ in found)
         raise ConfigError(
             f"{found[0][2].path}: its readers cut it in different ways: {listed}. One stored tensor has one "

@@ -110,3 +110,45 @@ def test_says_what_is_required_in_words_of_its_own(option, words):
     with pytest.raises(ConfigError) as refused:
         OProjConfig(**option)
     assert str(refused.value) == words
+
+
+def test_only_the_output_projections_are_on_by_default():
+    config = OProjConfig()
+    assert config.sizes == {"oproj": "auto", "mlp": 0, "lmhead": 0, "embedding": 0}
+    assert config.roles == ("oproj",)
+
+
+def test_takes_a_size_for_each_role():
+    config = OProjConfig(mlp_tensor_parallel_size=2, lmhead_tensor_parallel_size="auto")
+    assert config.sizes == {"oproj": "auto", "mlp": 2, "lmhead": "auto", "embedding": 0}
+
+
+def test_takes_all_sizes_in_the_spelling_of_vllm_ascend_where_a_missing_one_is_off():
+    config = OProjConfig(finegrained_tp_config={"lmhead_tensor_parallel_size": "4"})
+    assert config.sizes == {"oproj": 0, "mlp": 0, "lmhead": 4, "embedding": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"finegrained_tp_config": {"mlp_tensor_parallel_size": 2}, "mlp_tensor_parallel_size": 2},
+            "too: leave",
+        ),
+        ({"finegrained_tp_config": {"mlp_tp_size": 2}}, "did you mean 'mlp_tensor_parallel_size'"),
+        ({"finegrained_tp_config": 8}, "required: a mapping"),
+        ({"finegrained_tp_config": {"mlp_tensor_parallel_size": -1}}, "mlp_tensor_parallel_size = -1"),
+        ({"include": {"mpl": "layers.*"}}, "roles as keys, not 'mpl': did you mean 'mlp'"),
+        ({"expected_sites": {"head": 1}}, "roles as keys, not 'head'"),
+    ],
+)
+def test_refuses_sizes_and_roles_that_it_cannot_read(options, message):
+    with pytest.raises(ConfigError, match=message):
+        OProjConfig(**options)
+
+
+def test_takes_globs_for_all_roles_or_for_one():
+    assert OProjConfig(include="layers.*").globs("mlp") == (("layers.*",), ())
+    config = OProjConfig(exclude={"mlp": "layers.0.*"}, expected_sites={"mlp": 3})
+    assert config.globs("mlp") == ((), ("layers.0.*",))
+    assert config.globs("oproj") == ((), ())

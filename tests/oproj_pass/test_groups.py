@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oproj_pass import ConfigError
-from oproj_pass.groups import automatic_size, require_fitting_size, shard_group, world_size
+from oproj_pass.groups import (
+    ShardGroups,
+    automatic_size,
+    joint_group,
+    require_fitting_size,
+    shard_group,
+    world_size,
+)
 from tests.support.fake import fake_world
 
 
@@ -24,6 +31,23 @@ def test_makes_each_group_once():
     with fake_world(4):
         assert shard_group(2, None, 5) is shard_group(2, None, 5)
         assert shard_group(4, None, 5) is not shard_group(2, None, 5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "joint"), [([2, 4], (4, 5, 6, 7)), ([2, 3], (0, 1, 2, 3, 4, 5)), ([2, 2], (4, 5))]
+)
+def test_agrees_over_the_fewest_ranks_that_are_whole_groups_of_every_size(sizes, joint):
+    with fake_world(12, rank=5):
+        groups = ShardGroups.of(sizes, sizes, None, 5)
+        assert groups.joint.ranks == joint
+        assert all(set(group.ranks) <= set(joint) for group in groups.by_size.values())
+        assert [group.size for group in groups.all] == sorted({*sizes, len(joint)})
+
+
+def test_has_nobody_to_agree_with_where_no_such_group_fits():
+    with fake_world(6):
+        assert joint_group([1], None, 5) is None
+        assert joint_group([4], None, 5) is None
 
 
 def test_forgets_the_groups_of_a_world_that_ended():
@@ -57,6 +81,11 @@ def test_uses_a_given_group_as_it_is():
 def test_refuses_a_size_that_does_not_divide_the_world(size):
     with fake_world(8), pytest.raises(ConfigError, match=r"world of 8 ranks\. Sizes that do: 1, 2, 4, 8"):
         require_fitting_size(size, None)
+
+
+def test_names_the_option_of_the_role_whose_size_does_not_fit():
+    with fake_world(8), pytest.raises(ConfigError, match="lmhead_tensor_parallel_size = 3 does not divide"):
+        require_fitting_size(3, None, "lmhead")
 
 
 def test_refuses_sharding_without_a_process_group():

@@ -3,27 +3,34 @@
 import pytest
 import torch
 
+from oproj_pass.groups import shard_group
 from oproj_pass.passes import Exchange, Fingerprint, ShardOProj, fingerprint, run_passes
 from oproj_pass.passes.fingerprint import first_difference
 from tests.support.fake import fake_world
 from tests.support.models import decoder, rows
 
 
-def print_of(size=2, dtype=torch.float32, dynamic=False, count=3, **options):
+def print_of(size=2, dtype=torch.float32, dynamic=False, count=3, world=None, rank=0, **options):
     shapes = ({0: torch.export.Dim("rows", min=2)},) if dynamic else None
     program = torch.export.export(
         decoder(dtype, **options), (rows(count, 32, dtype=dtype),), dynamic_shapes=shapes
     )
     parameters = program.graph_signature.inputs_to_parameters
-    with fake_world(size) as name:
+    with fake_world(world or size, rank):
+        name = shard_group(size, None, 5).device.group_name
         run_passes(program.graph_module, (), [ShardOProj(Exchange(size, name), parameters=parameters)])
-        return fingerprint(program.graph_module)
+        return fingerprint(program.graph_module, range(world or 0))
 
 
 def test_lists_the_collectives_in_order_with_type_shape_group_and_layer():
     exchange, reduction = print_of(layers=1).lines
     assert exchange == "all_to_all_single float32[96] over ranks [0, 1] at layers.0.attn.o_proj"
     assert reduction == "reduce_scatter_tensor float32[6, 32] over ranks [0, 1] at layers.0.attn.o_proj"
+
+
+def test_is_the_same_on_every_rank_that_compares_it_over_several_groups():
+    assert print_of(world=4, rank=0) == print_of(world=4, rank=3)
+    assert "over each 2 of ranks [0, 1, 2, 3] at" in print_of(world=4, rank=3).lines[0]
 
 
 def test_is_the_same_for_the_same_model():

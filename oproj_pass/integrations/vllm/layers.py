@@ -138,7 +138,8 @@ def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group
             "additional_config.oproj_pass.load_sharded to false, which loads it in full."
         )
     dim = input_dim if slice_.shape == loaded else len(loaded) - 1 - input_dim
-    setattr(layer, name, adopt(slice_, Placement.split(dim, group), path))
+    shape = [size * group.size if index == dim else size for index, size in enumerate(slice_.shape)]
+    setattr(layer, name, adopt(slice_, Placement.split(dim, group), path, shape))
 
 
 def _plain(parameter: Tensor) -> Tensor:

@@ -14,13 +14,15 @@ from typing import Any
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import ShardOProj
+from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 
 BACKEND = "oproj_npu"
 KNOB = "oproj_tensor_parallel_size"
 KNOB_SECTION = "finegrained_tp_config"
 SECTION = "oproj_pass"
 
-_DECIDED_BY_VLLM = {KNOB, "group", "plan", "release_weights", "agree_on_rows", "step_timeout"}
+_SIZES = set(map(size_option, ROLE_TITLES))
+_DECIDED_BY_VLLM = {*_SIZES, "group", "plan", "release_weights", "agree_on_rows", "step_timeout"}
 _OPTIONS = {"load_sharded", *OProjConfig.model_fields} - _DECIDED_BY_VLLM
 _RESOLVED = "rewrite"
 _OFF = (None, 0, "0")

@@ -177,7 +177,7 @@ def test_passes_a_conversion_that_changes_nothing():
 
 
 def test_converts_a_buffer_to_a_buffer():
-    buffer = adopt(torch.randn(4, 3), FIRST_OF_TWO, "o_proj.qweight", buffer=True)
+    buffer = adopt(torch.randn(4, 3), FIRST_OF_TWO, "o_proj.qweight", (4, 6), buffer=True)
     assert type(buffer.half()) is ReleasedBuffer
 
 

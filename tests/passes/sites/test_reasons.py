@@ -2,7 +2,6 @@
 
 import logging
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -48,7 +47,7 @@ def test_a_reason_completes_a_sentence_about_its_path(part, caplog):
 
 def logged(miss, caplog):
     with caplog.at_level(logging.WARNING, logger="oproj_pass"):
-        backend._log(Decision(2, (), (miss,)), SimpleNamespace(ranks=(0, 1)))
+        backend._log(Decision({"oproj": 2}, (), (miss,)))
     return caplog.text
 
 

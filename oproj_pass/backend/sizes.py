@@ -1,0 +1,49 @@
+"""How many ranks share the weights of each role in one graph: what was asked for, with "auto" resolved."""
+
+import logging
+from collections.abc import Sequence
+
+from oproj_pass.backend.strategy import strategy_of
+from oproj_pass.config import OProjConfig
+from oproj_pass.groups import automatic_size, world_size
+from oproj_pass.passes import Projection
+from oproj_pass.passes.shard import required_cuts
+from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
+
+logger = logging.getLogger(__name__)
+
+
+def may_shard(config: OProjConfig) -> bool:
+    """Whether any graph can be sharded under these options, whatever is in it."""
+    if config.plan is not None and not config.plan.covers:
+        return False
+    world = world_size(config.group)
+    return any(world > 1 if size == "auto" else size > 1 for size in config.sizes.values())
+
+
+def largest_sizes(config: OProjConfig) -> list[int]:
+    """The size of each role in a graph that sets no limit to it."""
+    most = automatic_size(world_size(config.group), ())
+    return [most if size == "auto" else size for size in config.sizes.values() if size != 0]
+
+
+def resolved_sizes(sites: Sequence[Projection], config: OProjConfig) -> dict[str, int]:
+    """The ranks that share each weight of a role in a graph with these sites; 0 and 1 rewrite nothing."""
+    if config.plan is not None and not config.plan.covers:
+        logger.warning("o_proj sharding is off: %s", config.plan.warning)
+        return dict.fromkeys(ROLE_TITLES, 0)
+    return {
+        role: size if size != "auto" else _automatic(role, of_role(sites, role), config)
+        for role, size in config.sizes.items()
+    }
+
+
+def _automatic(role: str, sites: Sequence[Projection], config: OProjConfig) -> int:
+    world = world_size(config.group)
+    cuts = [cut for site in sites for cut in required_cuts(site, strategy_of(site), 1)]
+    size = automatic_size(world, [cut.parts for cut in cuts if not cut.is_padded])
+    if config.group is not None and sites:
+        size = world
+    extents = ", ".join(sorted({f"{cut.axis.name} = {cut.extent}" for cut in cuts}))
+    logger.info("%s = auto: %d (world of %d ranks, %s)", size_option(role), size, world, extents or "no site")
+    return size
