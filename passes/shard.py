@@ -142,8 +142,8 @@ def required_cuts(site: Projection, strategy: Strategy, size: int) -> tuple[Stor
         cuts = strategy.cuts(site)
     except CannotFollow as reason:
         raise ConfigError(
-            f"{site.path}: strategy {strategy.name!r} does not fit, since this layer has a weight that {reason}. "
-            "Choose another strategy for it, or exclude it."
+            f"{site.path}: strategy {strategy.name!r} does not fit, since this layer has a weight that "
+            f"{reason}. Choose another strategy for it, or exclude it."
         ) from reason
     for cut in cuts:
         _require_divisible(site, cut, size)
