@@ -15,23 +15,33 @@ from oproj_pass.passes.overlap.side_stream import OverlapExchange
 from oproj_pass.passes.redundant_collectives import OwnPart, RedundantCollectives
 from oproj_pass.passes.runner import run_passes
 from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
-from oproj_pass.passes.sites.attention_output import Projection, find_projections
+from oproj_pass.passes.sites.attention_output import find_projections
+from oproj_pass.passes.sites.embedding import Lookup
+from oproj_pass.passes.sites.globs import Globs
+from oproj_pass.passes.sites.mlp import Mlp
+from oproj_pass.passes.sites.projection import Projection
+from oproj_pass.passes.sites.roles import ROLES, Role, find_roles
+from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
 
 __all__ = [
+    "ROLES",
     "STRATEGIES",
     "Assignment",
     "Axis",
     "Exchange",
     "Fingerprint",
     "FuseMatmulReduceScatter",
+    "Globs",
     "GraphDiff",
     "GraphPass",
     "GraphSnapshot",
     "HistoryStep",
+    "Lookup",
+    "Mlp",
     "NearMiss",
     "OverlapExchange",
     "OwnPart",
@@ -39,16 +49,19 @@ __all__ = [
     "PassRecord",
     "Projection",
     "RedundantCollectives",
+    "Role",
     "ShardOProj",
     "ShardPlan",
     "ShardRecord",
     "ShardedRegion",
+    "Site",
     "StoredAxis",
     "Strategy",
     "TensorAxis",
     "WeightShard",
     "diff_graphs",
     "find_projections",
+    "find_roles",
     "fingerprint",
     "npu_pass",
     "run_passes",

@@ -27,8 +27,9 @@ from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.graph.effects import emit_writes
 from oproj_pass.passes.graph.metadata import SharedValues, inherit_origin, value_key
 from oproj_pass.passes.graph.provenance import value_of
-from oproj_pass.passes.sites.attention_output import Projection, find_projections
+from oproj_pass.passes.sites.attention_output import find_projections
 from oproj_pass.passes.sites.options import size_option
+from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
 from oproj_pass.passes.strategies.cuts import require_one_cut_each

@@ -6,7 +6,7 @@ Decides what is folded (equal projections of consecutive layers are one line) an
 import html
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -159,8 +159,7 @@ def _folded(rows: Sequence["ProjectionRow"]) -> Iterator[tuple[str, "ProjectionR
 def _folded_misses(report: "ExplainReport") -> Iterator[tuple[str, str, int]]:
     groups: dict[tuple[str, int], list[str]] = defaultdict(list)
     for miss in report.near_misses:
-        _, reason, nbytes, _ = astuple(miss)
-        groups[reason, nbytes].append(miss.path)
+        groups[miss.reason, miss.nbytes].append(miss.path)
     for (reason, nbytes), paths in groups.items():
         for path in fold_paths(paths):
             yield path, reason, nbytes

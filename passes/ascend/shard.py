@@ -26,9 +26,9 @@ from oproj_pass.passes.graph.ops import registered
 from oproj_pass.passes.graph.provenance import placeholders, value_of
 from oproj_pass.passes.runner import run_passes
 from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
-from oproj_pass.passes.sites.attention_output import Projection
 from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
+from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
 
 logger = logging.getLogger(__name__)

@@ -95,6 +95,11 @@ POINTWISE = targets(
     "clamp", "clamp_min", "nan_to_num", "dropout", "native_dropout", "hardtanh", "erf", "sin", "cos",
     "maximum", "minimum", "max", "min", "round", "clip",
 )  # fmt: skip
+ACTIVATION = targets(
+    "sigmoid", "silu", "gelu", "relu", "relu6", "leaky_relu", "tanh", "softplus", "elu", "celu", "selu",
+    "mish", "hardswish", "hardsigmoid", "hardtanh", "softsign", "logsigmoid", "square", "pow", "__pow__",
+    "exp", "erf", "clamp", "clamp_min", "clamp_max", "threshold", "abs", "where", "maximum", "minimum",
+)  # fmt: skip
 NORM = targets(
     "rms_norm", "_fused_rms_norm", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
     "normalize", "mean", "sum", "var", "var_mean", "norm", "linalg_vector_norm", "amax",
@@ -106,6 +111,10 @@ ALIASING = LAYOUT | TRANSPOSE | SELECT
 
 PASS_THROUGH = TRANSPOSE | CAST | COPY | LAYOUT | SELECT | POINTWISE | NORM
 COMBINE = targets("add", "iadd", "sub", "isub", "rsub", "addcmul", "lerp")
+ELEMENTWISE = POINTWISE | ACTIVATION | COMBINE | CAST | COPY | targets("ge", "gt", "le", "lt", "eq", "ne")
+REDUCTION = targets("mean", "sum", "var", "var_mean", "norm", "linalg_vector_norm", "amax", "max", "min")
+GLU = targets("glu")
+LOOKUP = targets("embedding")
 SOFTMAX = targets("softmax", "_softmax", "_safe_softmax")
 EINSUM = targets("einsum")
 TENSORDOT = targets("tensordot")
@@ -133,6 +142,20 @@ FUSED_ATTENTION = {
 
 # Operators that quantise an activation, where their library is loaded; its scales come out with it.
 QUANTISE = ("npu::npu_quantize", "npu::npu_dynamic_quant")
+
+# Operators that gate one half of the last dimension by the other, a fused gate and up, where their library is
+# loaded. vLLM's write into their first argument what they make of the second.
+GATED_PAIR = (
+    "npu::npu_swiglu",
+    "_C::silu_and_mul",
+    "_C::mul_and_silu",
+    "_C::gelu_and_mul",
+    "_C::gelu_tanh_and_mul",
+    "_C::fatrelu_and_mul",
+    "_C::situ_and_mul",
+    "_C::silu_and_mul_with_clamp",
+    "_C::swiglustep_and_mul",
+)
 
 # Linear layers that a serving engine hides from a compiler, called as ``F.linear`` is: vllm-ascend's.
 ENGINE_LINEAR = ("vllm::unquantized_gemm",)

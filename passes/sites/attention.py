@@ -41,7 +41,7 @@ _SCORE, _PROBABILITY = "score", "probability"
 
 
 class AttentionTrace:
-    """One scan of a graph; it holds every attention and every GEMM that results reach, in graph order.
+    """One scan of a graph: every attention, every GEMM, and the GEMMs that results reach, in graph order.
 
     ``parameters`` are the placeholders that hold stored weights, with their paths (None: any may);
     ``attention_ops`` further operator packets that count as attention. ``inner`` are the scans of the graphs
@@ -60,6 +60,7 @@ class AttentionTrace:
         self.names_modules = parameters is not None or any(map(module_path, gm.graph.nodes))
         self.attentions: list[Attention] = []
         self.reached: list[Reached] = []
+        self.gemms: dict[Node, Gemm] = {}
         self.inner: list[tuple[Subgraph, AttentionTrace]] = []
         self.dependence = Dependence(parameters)
         self.results: Labels[Attention] = Labels(self.dependence.base)
@@ -170,6 +171,7 @@ class AttentionTrace:
         return AttentionTrace(body.module, parameters, self.attention_ops)
 
     def _visit_gemm(self, gemm: Gemm) -> None:
+        self.gemms[gemm.node] = gemm
         self._consume_hidden(gemm.node, [gemm.input])
         joins = gemm.bias is not None and self.dependence.is_activation(gemm.bias)
         if sources := self.results.at(gemm.input):

@@ -6,101 +6,25 @@ subclass) makes a near miss instead.
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.contract import NearMiss
-from oproj_pass.passes.gemm.axes import Axis, StoredAxis
-from oproj_pass.passes.gemm.gemm import Gemm
-from oproj_pass.passes.graph.provenance import nbytes, parent_path, value_of
-from oproj_pass.passes.graph.stored import parameter_paths
+from oproj_pass.passes.graph.provenance import nbytes, parent_path
 from oproj_pass.passes.graph.subgraphs import enclosure_refusal
 from oproj_pass.passes.sites.attention import AttentionTrace
 from oproj_pass.passes.sites.attention_results import Attention, Reached
-from oproj_pass.passes.sites.globs import policy_refusal
-from oproj_pass.passes.sites.refusals import other_reader, shared_storage, stray_reader, weight_refusal
+from oproj_pass.passes.sites.globs import Globs
+from oproj_pass.passes.sites.projection import Projection
+from oproj_pass.passes.sites.readers import split_by_readers
+from oproj_pass.passes.sites.refusals import weight_refusal
+from oproj_pass.passes.sites.scan import Scan
 
 logger = logging.getLogger(__name__)
 
 _NO_ATTENTION = "follows a token mixer without softmax attention (convolution, scan or linear attention)"
-
-
-@dataclass(frozen=True)
-class Projection:
-    """One GEMM that can be shared among ranks: ``y [.., H] = x [.., K] @ weight (+ bias)``.
-
-    ``names``: the paths in the model of the stored tensors behind its placeholders. ``role``: what the weight
-    is here for; this file finds attention output projections.
-    """
-
-    path: str
-    gemm: Gemm
-    names: Mapping[Node, str]
-    role: str = "oproj"
-
-    @property
-    def weight(self) -> Node:
-        """The placeholder of the stored weight."""
-        return self.gemm.weight.node
-
-    @property
-    def weight_path(self) -> str:
-        """The stored weight's path in the model."""
-        return self.name_of(self.weight)
-
-    @property
-    def scheme(self) -> str:
-        """How the weight is stored and multiplied."""
-        return self.gemm.scheme
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The stored weight's type."""
-        return value_of(self.weight).dtype  # type: ignore[no-any-return]
-
-    @property
-    def in_features(self) -> int:
-        """K."""
-        return self.gemm.k.extent
-
-    @property
-    def out_features(self) -> int:
-        """H."""
-        return value_of(self.gemm.node).shape[-1]  # type: ignore[no-any-return]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the full weight, and of scales that lie along K."""
-        return self.gemm.k.nbytes
-
-    def along(self, axis: Axis) -> StoredAxis:
-        """What an axis lies on, by the tensors' paths in the model; ``CannotFollow`` if that is not known."""
-        return self._named(self.gemm.along(axis))
-
-    def bias_along_output(self) -> StoredAxis | None:
-        """H on the bias, if it is stored and nothing but this GEMM reads it; else None."""
-        found = self.gemm.bias_along_output()
-        if found is None or not all(self._is_stored(tensor.node) for tensor in found.tensors):
-            return None
-        readers = {self.gemm.node, *found.constants}
-        shared = any(stray_reader(tensor.node, readers, found.constants) for tensor in found.tensors)
-        return None if shared else self._named(found)
-
-    def _is_stored(self, node: Node) -> bool:
-        """Whether a placeholder is a stored tensor, as far as the graph names those."""
-        return node in self.names if self.names else node.op == "placeholder"
-
-    def _named(self, axis: StoredAxis) -> StoredAxis:
-        return replace(axis, tensors=tuple(replace(t, path=self.name_of(t.node)) for t in axis.tensors))
-
-    def name_of(self, tensor: Node) -> str:
-        """A stored tensor's path in the model, its placeholder's name where it has none."""
-        return self.names.get(tensor, tensor.name)
 
 
 def find_projections(
@@ -117,15 +41,20 @@ def find_projections(
     ``parameter_paths``). ``include``/``exclude``: module-path globs; ``attention_ops``: further operator
     packets that count as attention. Both lists are in graph order; nothing is changed.
     """
-    paths = parameter_paths(gm, parameters)
-    trace = AttentionTrace(gm, paths, attention_ops)
-    outputs = _without_hidden_layers(trace)
-    judged = [_judge(candidate, paths, include, exclude) for candidate in outputs]
+    scan = Scan.of(gm, parameters, attention_ops)
+    sites, misses = find_attention_outputs(scan, Globs(include, exclude))
+    kept, shared = split_by_readers(sites, scan.paths)
+    return kept, [*misses, *shared]
+
+
+def find_attention_outputs(scan: Scan, globs: Globs) -> tuple[list[Projection], list[NearMiss]]:
+    """The same, with weights that something else reads too."""
+    outputs = _without_hidden_layers(scan.trace)
+    judged = [_judge(candidate, scan.paths, globs) for candidate in outputs]
     sites = [found for found in judged if isinstance(found, Projection)]
     misses = [found for found in judged if isinstance(found, NearMiss)]
-    sites, shared = _split_by_readers(sites, paths)
-    enclosed = dict.fromkeys(_enclosed(trace, include, exclude))
-    return sites, [*misses, *shared, *_unserved(trace, outputs), *enclosed]
+    enclosed = dict.fromkeys(_enclosed(scan.trace, globs))
+    return sites, [*misses, *_unserved(scan.trace, outputs), *enclosed]
 
 
 def _without_hidden_layers(trace: AttentionTrace) -> list[Reached]:
@@ -145,12 +74,10 @@ def _without_hidden_layers(trace: AttentionTrace) -> list[Reached]:
     return [candidate for candidate in trace.reached if candidate.feeds is None or is_first_of_two(candidate)]
 
 
-def _judge(
-    candidate: Reached, paths: Mapping[Node, str] | None, include: Sequence[str], exclude: Sequence[str]
-) -> Projection | NearMiss:
+def _judge(candidate: Reached, paths: Mapping[Node, str] | None, globs: Globs) -> Projection | NearMiss:
     nbytes = candidate.gemm.weight.nbytes
     try:
-        reason = _refusal(candidate, include, exclude)
+        reason = _refusal(candidate, globs)
         if reason is None:
             return Projection(candidate.path, candidate.gemm, paths or {})
         return NearMiss(candidate.path, reason, nbytes)
@@ -161,36 +88,10 @@ def _judge(
         return NearMiss(candidate.path, unforeseen, nbytes)
 
 
-def _refusal(candidate: Reached, include: Sequence[str], exclude: Sequence[str]) -> str | None:
+def _refusal(candidate: Reached, globs: Globs) -> str | None:
     if not candidate.is_attention:
         return next((source.refusal for source in candidate.sources if source.refusal), _NO_ATTENTION)
-    return policy_refusal(candidate.path, include, exclude) or weight_refusal(candidate.gemm)
-
-
-def _split_by_readers(
-    sites: list[Projection], paths: Mapping[Node, str] | None
-) -> tuple[list[Projection], list[NearMiss]]:
-    """Keep the sites whose tensors nothing else reads, no dropped site either; a weight at several is one."""
-    kept, misses = sites, list[NearMiss]()
-    while dropped := _read_elsewhere(kept, paths):
-        kept = [site for site in kept if site.gemm.node not in dropped]
-        misses += [
-            NearMiss(site.path, f"has a weight that is also read by {dropped[site.gemm.node]}", site.nbytes)
-            for site in sites
-            if site.gemm.node in dropped
-        ]
-    return kept, misses
-
-
-def _read_elsewhere(sites: Sequence[Projection], paths: Mapping[Node, str] | None) -> dict[Node, str]:
-    """Per GEMM with a stored tensor that anything but these sites reads, that reader."""
-    users: dict[Node, list[Gemm]] = defaultdict(list)
-    for site in sites:
-        for tensor in site.gemm.k.tensors:
-            users[tensor.node].append(site.gemm)
-    aliases = shared_storage(users, paths)
-    strangers = {node: other_reader(node, gemms) or aliases.get(node) for node, gemms in users.items()}
-    return {gemm.node: stranger for node, stranger in strangers.items() if stranger for gemm in users[node]}
+    return globs.refusal(candidate.path) or weight_refusal(candidate.gemm)
 
 
 def _unserved(trace: AttentionTrace, outputs: list[Reached]) -> list[NearMiss]:
@@ -218,15 +119,15 @@ def _lost(attention: Attention, hidden: Reached | None) -> NearMiss:
     )
 
 
-def _enclosed(trace: AttentionTrace, include: Sequence[str], exclude: Sequence[str]) -> Iterator[NearMiss]:
+def _enclosed(trace: AttentionTrace, globs: Globs) -> Iterator[NearMiss]:
     """The attentions of graphs inside the graph, where nothing is rewritten, each at its projection."""
     for body, inner in trace.inner:
         outputs = [candidate for candidate in _without_hidden_layers(inner) if candidate.is_attention]
         found = [(_path_inside(candidate, inner), candidate.gemm.weight.nbytes) for candidate in outputs]
         stay = [miss for miss in _unserved(inner, outputs) if not miss.left_by_graph_break]
         for path, size in [*found, *((miss.path, miss.nbytes) for miss in stay)]:
-            yield NearMiss(path, policy_refusal(path, include, exclude) or enclosure_refusal(body), size)
-        yield from _enclosed(inner, include, exclude)
+            yield NearMiss(path, globs.refusal(path) or enclosure_refusal(body), size)
+        yield from _enclosed(inner, globs)
 
 
 def _path_inside(candidate: Reached, trace: AttentionTrace) -> str:

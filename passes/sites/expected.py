@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from oproj_pass.errors import SiteMismatchError
 from oproj_pass.passes.contract import NearMiss
-from oproj_pass.passes.sites.attention_output import Projection
 from oproj_pass.passes.sites.options import of_role
+from oproj_pass.passes.sites.projection import Projection
 
 
 def require_expected(

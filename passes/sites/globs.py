@@ -1,6 +1,7 @@
 """Which modules ``include`` and ``exclude`` leave alone, and which of their globs match nothing."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 # Modules of speculative draft models; an ``include`` glob that matches takes them all the same.
@@ -8,15 +9,22 @@ DRAFT_MODULES = ("*mtp_block*", "mtp.*", "*.mtp.*", "*draft_model*", "*eagle*", 
 _LISTED = 8
 
 
-def policy_refusal(path: str, include: Sequence[str], exclude: Sequence[str]) -> str | None:
-    """Why the options leave the module at ``path`` alone, None if they do not."""
-    if include and not _matches(path, include):
-        return "matches no `include` glob"
-    if _matches(path, exclude):
-        return "matches an `exclude` glob"
-    if not include and _matches(path, DRAFT_MODULES):
-        return "belongs to a speculative draft model: name it in `include` to take it"
-    return None
+@dataclass(frozen=True)
+class Globs:
+    """Which modules one role may take: ``include`` (empty: all), without ``exclude``."""
+
+    include: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+
+    def refusal(self, path: str) -> str | None:
+        """Why the module at ``path`` is left alone, None if it is not."""
+        if self.include and not _matches(path, self.include):
+            return "matches no `include` glob"
+        if _matches(path, self.exclude):
+            return "matches an `exclude` glob"
+        if not self.include and _matches(path, DRAFT_MODULES):
+            return "belongs to a speculative draft model: name it in `include` to take it"
+        return None
 
 
 def _matches(path: str, globs: Sequence[str]) -> bool:

@@ -1,6 +1,4 @@
-"""Whether a projection's weight may be replaced by its slices: what it is made of, and what else reads it."""
-
-from collections.abc import Collection, Mapping, Sequence
+"""Whether a GEMM's weight may be replaced by its slices: what it is made of, and how it is called."""
 
 import torch
 from torch import Tensor
@@ -8,18 +6,24 @@ from torch._subclasses import FakeTensor
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
+from oproj_pass.passes.gemm.axes import Axis
+from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.gemm.gemm import Gemm, is_plain
 from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
 from oproj_pass.passes.graph.provenance import nbytes, real_value, storage_of, value_of
 
 
-def weight_refusal(gemm: Gemm) -> str | None:
-    """Why the GEMM's weight cannot be replaced by its slices, None if it can."""
+def weight_refusal(gemm: Gemm, axis: Axis = Axis.K) -> str | None:
+    """Why the GEMM's weight cannot be replaced by its slices along an axis, None if it can."""
     if gemm.refusal is not None:
         return gemm.refusal
     if not is_plain(gemm):
         return "scales its product or bias (alpha or beta is not 1)"
-    refusals = (_tensor_refusal(tensor.node) for tensor in gemm.k.tensors)
+    try:
+        tensors = gemm.along(axis).tensors
+    except CannotFollow as reason:
+        return f"has a weight that {reason}"
+    refusals = (tensor_refusal(tensor.node) for tensor in tensors)
     refusal = next((refusal for refusal in refusals if refusal), None)
     return refusal or _dtype_refusal(gemm) or _call_refusal(gemm) or _write_refusal(gemm)
 
@@ -56,7 +60,8 @@ def _is_shaped_like(buffer: Node, product: Node) -> bool:
     )
 
 
-def _tensor_refusal(node: Node) -> str | None:
+def tensor_refusal(node: Node) -> str | None:
+    """Why a stored tensor cannot be replaced by a part of it, None if it can."""
     value, real = value_of(node), real_value(node)
     if not isinstance(value, Tensor) or any(isinstance(size, torch.SymInt) for size in value.shape):
         return "has no static weight shape in the graph's metadata"
@@ -78,38 +83,3 @@ def _dispatching_subclass(tensor: Tensor) -> type | None:
     kind = type(tensor)
     own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
     return kind if own else None
-
-
-def shared_storage(weights: Collection[Node], paths: Mapping[Node, str] | None) -> dict[Node, str]:
-    """Per weight over whose storage lies another parameter, no projection's weight, that one's path."""
-    others = {
-        storage_of(real)._cdata: path
-        for node, path in (paths or {}).items()
-        if node not in weights and (real := real_value(node)) is not None
-    }
-    stored = {weight: real for weight in weights if (real := real_value(weight)) is not None}
-    shared = {weight: others.get(storage_of(real)._cdata) for weight, real in stored.items()}
-    return {weight: f"`{path}`" for weight, path in shared.items() if path is not None}
-
-
-def other_reader(weight: Node, gemms: Sequence[Gemm]) -> str | None:
-    """What reads the stored tensor besides the given GEMMs, which all cut it; None if nothing does."""
-    if len({(on.dim, on.unit) for gemm in gemms for on in gemm.k.tensors if on.node is weight}) > 1:
-        return "another projection that sums over its other dimension"
-    inner = {node for gemm in gemms for node in gemm.k.constants}
-    return stray_reader(weight, inner | {gemm.node for gemm in gemms}, inner)
-
-
-def stray_reader(tensor: Node, readers: Collection[Node], constants: Collection[Node]) -> str | None:
-    """What reads a stored tensor, or the constants made of it, besides ``readers``; None if nothing does."""
-    for node in (tensor, *constants):
-        for user in node.users:
-            if user not in readers and not _checks_no_size(user):
-                return f"`{user.name}`"
-    return None
-
-
-def _checks_no_size(node: Node) -> bool:
-    """Whether a node only asserts type and device, as ``torch.export`` does before a cast."""
-    is_check = node.target is torch.ops.aten._assert_tensor_metadata.default
-    return is_check and node.args[1:] == () and not {"size", "stride"} & node.kwargs.keys()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.strategy import Strategy
 

@@ -8,7 +8,7 @@ from torch.fx import Node
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
 from oproj_pass.passes.gemm.split import Split
-from oproj_pass.passes.sites.refusals import stray_reader
+from oproj_pass.passes.sites.readers import stray_reader
 from oproj_pass.passes.strategies.assignment import Assignment
 
 Cuts = Sequence[tuple[Assignment, StoredAxis]]

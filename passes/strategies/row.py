@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis
 from oproj_pass.passes.gemm.gemm import RowScale
-from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.row_scales import emit_scale_of_rows

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch.fx import Graph
 
 from oproj_pass.passes.gemm.axes import StoredAxis
-from oproj_pass.passes.sites.attention_output import Projection
+from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
 

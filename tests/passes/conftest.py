@@ -1,6 +1,7 @@
 """Captures graphs the ways a user does, and tiny models to capture."""
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -8,17 +9,17 @@ import torch
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx import GraphModule
 
-from oproj_pass.passes.sites.attention_output import NearMiss, Projection, find_projections
+from oproj_pass.passes import ROLES, Globs, NearMiss, Site, find_projections, find_roles
 
 
 @dataclass
 class Found:
     """What the search found in each graph of a model."""
 
-    graphs: list[tuple[list[Projection], list[NearMiss]]]
+    graphs: list[tuple[list[Site], list[NearMiss]]]
 
     @property
-    def sites(self) -> list[Projection]:
+    def sites(self) -> list[Site]:
         return list(chain.from_iterable(sites for sites, _ in self.graphs))
 
     @property
@@ -34,12 +35,12 @@ class Found:
         return {miss.path: miss.reason for miss in self.misses}
 
 
-def search_dynamo(model, *args, search=None, **inputs) -> Found:
+def search_dynamo(model, *args, find=find_projections, search=None, **inputs) -> Found:
     """Search while Dynamo still holds the parameters, as a backend does."""
     found = Found([])
 
     def backend(gm: GraphModule, example_inputs):
-        found.graphs.append(find_projections(gm, **(search or {})))
+        found.graphs.append(find(gm, **(search or {})))
         return gm
 
     with torch.no_grad():
@@ -47,12 +48,12 @@ def search_dynamo(model, *args, search=None, **inputs) -> Found:
     return found
 
 
-def search_aot(model, *args, **inputs) -> Found:
+def search_aot(model, *args, find=find_projections, **inputs) -> Found:
     """Search the ATen graphs that a compiler behind AOTAutograd receives: no input has a name."""
     found = Found([])
 
     def compiler(gm: GraphModule, example_inputs):
-        found.graphs.append(find_projections(gm))
+        found.graphs.append(find(gm))
         return gm
 
     with torch.no_grad():
@@ -60,17 +61,24 @@ def search_aot(model, *args, **inputs) -> Found:
     return found
 
 
-def search_export(model, *args, decompose=False, **inputs) -> Found:
+def search_export(model, *args, find=find_projections, decompose=False, **inputs) -> Found:
     """Search an exported program, as it comes or decomposed to core ATen."""
     with torch.no_grad():
         program = torch.export.export(model.eval(), args, inputs)
         program = program.run_decompositions() if decompose else program
     parameters = program.graph_signature.inputs_to_parameters
-    return Found([find_projections(program.graph_module, parameters=parameters)])
+    return Found([find(program.graph_module, parameters=parameters)])
 
 
 def search_decomposed(model, *args, **inputs) -> Found:
     return search_export(model, *args, decompose=True, **inputs)
+
+
+def find_all(gm, roles=tuple(ROLES), **options):
+    return find_roles(gm, dict.fromkeys(roles, Globs()), **options)
+
+
+_ATEN = {"aot": search_aot, "export": search_export, "decomposed": search_decomposed}
 
 
 @pytest.fixture
@@ -78,6 +86,21 @@ def search():
     return search_dynamo
 
 
-@pytest.fixture(params=[search_aot, search_export, search_decomposed], ids=["aot", "export", "decomposed"])
+@pytest.fixture(params=_ATEN.values(), ids=_ATEN.keys())
 def search_aten(request):
     return request.param
+
+
+@pytest.fixture
+def search_roles():
+    """Searches for every role, or for ``roles``."""
+
+    def search(*args, roles=tuple(ROLES), **inputs):
+        return search_dynamo(*args, find=partial(find_all, roles=roles), **inputs)
+
+    return search
+
+
+@pytest.fixture(params=_ATEN.values(), ids=_ATEN.keys())
+def search_roles_aten(request):
+    return partial(request.param, find=find_all)

@@ -1,0 +1,49 @@
+"""What every role's search reads of one graph, made once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from oproj_pass.passes.gemm.gemm import Gemm
+from oproj_pass.passes.graph.effects import Dependence
+from oproj_pass.passes.graph.stored import parameter_paths
+from oproj_pass.passes.sites.attention import AttentionTrace
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A graph, the paths of its stored weights (None: any input may be one), and what attention reaches."""
+
+    gm: GraphModule
+    paths: Mapping[Node, str] | None
+    trace: AttentionTrace
+
+    @classmethod
+    def of(
+        cls, gm: GraphModule, parameters: Mapping[str, str] | None, attention_ops: frozenset[Any]
+    ) -> "Scan":
+        """Scan a graph; the arguments are ``find_projections``'s."""
+        paths = parameter_paths(gm, parameters)
+        return cls(gm, paths, AttentionTrace(gm, paths, attention_ops))
+
+    @property
+    def gemms(self) -> Mapping[Node, Gemm]:
+        """Every GEMM with a stored weight, in graph order."""
+        return self.trace.gemms
+
+    @property
+    def dependence(self) -> Dependence:
+        """What depends on a token."""
+        return self.trace.dependence
+
+    @cached_property
+    def of_mixers(self) -> frozenset[Node]:
+        """The GEMMs that the result of an attention, or of another token mixer, reaches."""
+        return frozenset(reached.gemm.node for reached in self.trace.reached)
+
+    def is_stored(self, node: Node) -> bool:
+        """Whether a node is a graph input that holds a weight."""
+        return node.op == "placeholder" and (self.paths is None or node in self.paths)
