@@ -35,7 +35,7 @@ def run(
     """
     with progress(f"building {path}") as status:
         model = build_model(path, dtype)
-        status.update(f"capturing {type(model).__name__}: a second or two a layer")
+        status.update(f"capturing {type(model).__name__}")
         from oproj_pass.explanation import explain  # noqa: PLC0415 - loads torch
 
         config = {
