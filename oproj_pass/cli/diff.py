@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oproj_pass.cli.hf_model import build_model, decode_step, model_errors
-from oproj_pass.cli.output import Json, Status, finish, progress
-from oproj_pass.errors import ConfigError
+from oproj_pass.cli.output import Json, Status, finish, progress, write_page
 
 if TYPE_CHECKING:
     from oproj_pass.passes.diff import GraphDiff
@@ -44,19 +43,12 @@ def run(
         raise typer.BadParameter("give two snapshots, or --model alone")
     diff = _of_snapshots(before, after) if model is None else _of_model(model, size)
     if html is not None:
-        _write(html, diff.to_html())
+        write_page(html, diff.to_html())
     if json:
         typer.echo(json_.dumps(diff.summary(), indent=2))
     elif html is None:
         typer.echo(diff.to_text(), nl=False)
     finish(Status.NO if diff.groups else Status.OK)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _of_snapshots(before: Path | None, after: Path | None) -> "GraphDiff":

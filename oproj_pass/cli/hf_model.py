@@ -18,10 +18,16 @@ NUM_TOKENS = 4
 """Requests of the decode step that is captured, one token each; the report does not depend on it."""
 
 
-def build_model(path: Path, dtype: str | None) -> "nn.Module":
+def config_fields(path: Path) -> dict[str, Any]:
+    """What a config.json says, given as the file or as the folder that holds it."""
+    return read_file(path / "config.json" if path.is_dir() else path)
+
+
+def build_model(path: Path, dtype: str | None, *, quiet: bool = False) -> "nn.Module":
     """The causal language model of a config.json, or of the folder that holds one, on ``meta``.
 
-    ``dtype``: of the weights; by default the config's own, else bfloat16. Raises ``ConfigError`` where
+    ``dtype``: of the weights; by default the config's own, else bfloat16. ``quiet``: do not say that a
+    quantisation is left out, for a caller that counts it itself. Raises ``ConfigError`` where
     transformers is missing, does not know the config, or cannot build it.
     """
     if find_spec("transformers") is None:
@@ -29,15 +35,14 @@ def build_model(path: Path, dtype: str | None) -> "nn.Module":
     import torch  # noqa: PLC0415 - slow to load, and not needed to refuse
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM  # noqa: PLC0415
 
-    path = path / "config.json" if path.is_dir() else path
-    fields = read_file(path)
+    fields = config_fields(path)
     kind = str(fields.get("model_type"))
     if kind not in CONFIG_MAPPING:
         raise ConfigError(
             f"{path}: model_type is {kind!r}, required: one that the installed transformers knows. "
             "A model with code of its own is explained with oproj_pass.explain(model, ...)."
         )
-    if fields.pop("quantization_config", None):  # its kernels need a device and weights
+    if fields.pop("quantization_config", None) and not quiet:  # its kernels need a device and weights
         typer.echo(
             "note: quantization_config is left out, bytes are those of the unquantised weights", err=True
         )

@@ -6,7 +6,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from oproj_pass.cli import check, demo, diff, explain, plan
+from oproj_pass.cli import advise, check, demo, diff, explain, plan
 from oproj_pass.cli.output import Status
 from oproj_pass.errors import OProjError
 
@@ -24,6 +24,7 @@ app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=
 app.command("plan", epilog=plan.EXAMPLE)(plan.run)
 app.command("check", epilog=check.EXAMPLE)(check.run)
 app.command("explain", epilog=explain.EXAMPLE)(explain.run)
+app.command("advise", epilog=advise.EXAMPLE)(advise.run)
 app.command("diff", epilog=diff.EXAMPLE)(diff.run)
 app.command("demo", epilog=demo.EXAMPLE)(demo.run)
 

@@ -2,10 +2,13 @@
 
 import json
 from enum import IntEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
+
+from oproj_pass.errors import ConfigError
 
 _FILE_WIDTH = 120  # where there is no terminal whose width could be asked
 
@@ -31,6 +34,14 @@ def show(value: Any, text: RenderableType, *, as_json: bool) -> None:
         if not console.is_terminal:
             console = Console(width=_FILE_WIDTH)
         console.print(text, soft_wrap=True)
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a page to the file that an option named."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def progress(message: str) -> Any:

@@ -20,7 +20,8 @@ from oproj_pass.errors import ConfigError
 EXAMPLE = "Example: oproj plan --max-num-seqs 24 --max-num-batched-tokens 8192 --num-speculative-tokens 1"
 
 
-def _sizes(text: str) -> list[int]:
+def parse_sizes(text: str) -> list[int]:
+    """Sizes such as `1,2,4`."""
     try:
         return [int(size) for size in re.split(r"[,\s]+", text.strip())]
     except ValueError:
@@ -62,7 +63,7 @@ def run(
         "max_num_batched_tokens": max_num_batched_tokens,
         "num_speculative_tokens": num_speculative_tokens,
         "max_cudagraph_capture_size": max_cudagraph_capture_size,
-        "cudagraph_capture_sizes": _sizes(cudagraph_capture_sizes) if cudagraph_capture_sizes else None,
+        "cudagraph_capture_sizes": parse_sizes(cudagraph_capture_sizes) if cudagraph_capture_sizes else None,
         "device_type": platform,
     }
     settings = _settings(deployment, {name: value for name, value in options.items() if value is not None})

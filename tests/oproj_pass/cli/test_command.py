@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-COMMANDS = ["plan", "check", "explain", "diff", "demo"]
+COMMANDS = ["plan", "check", "explain", "advise", "diff", "demo"]
 
 
 def test_lists_every_command(oproj):
@@ -31,6 +31,7 @@ def test_help_shows_an_example_and_the_exit_status(oproj, command):
         ["check", "nowhere.yaml"],
         ["explain", "nowhere"],
         ["explain", "."],
+        ["advise", ".", "--machine", "nowhere"],
         ["diff", "nowhere", "nowhere"],
         ["demo", "--model", "nowhere"],
         ["demo", "--max-tokens", "0"],

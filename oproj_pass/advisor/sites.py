@@ -1,0 +1,139 @@
+"""The sites of a model as the advisor counts them: the bytes of each, and the shape its time follows from.
+
+Takes the rows of an explain report; a scheme says how their weights are stored where the model was built
+without its quantisation.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from oproj_pass.advisor.workload import Shape
+from oproj_pass.errors import ConfigError
+from oproj_pass.explanation.report import ProjectionRow
+
+__all__ = ["SCHEMES", "Scheme", "Site", "merged_shapes", "scheme_of", "sites_of"]
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a quantised weight is stored: bytes of an element, and of a scale for each block of K and of H.
+
+    ``block``: features of K, and of H, that share a scale and may not be parted; 1 where scales are a row's
+    and every rank keeps them all.
+    """
+
+    name: str
+    itemsize: float
+    kind: str
+    block: int = 1
+    scale_itemsize: int = 0
+
+    def nbytes(self, out_features: int, in_features: int) -> int:
+        """Bytes of a weight [H, K] with the scales that are cut along K."""
+        scales = math.ceil(out_features / self.block) * math.ceil(in_features / self.block)
+        return int(out_features * in_features * self.itemsize) + scales * self.scale_itemsize
+
+
+SCHEMES: Mapping[str, Scheme] = {
+    "w8a8": Scheme("w8a8", 1, "8bit"),
+    "fp8": Scheme("fp8", 1, "8bit"),
+    "fp8_block": Scheme("fp8_block", 1, "8bit_block", block=128, scale_itemsize=4),
+}
+"""Schemes of 8-bit weights and activations by name."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One weight that sharding cuts.
+
+    ``layer``: the module path up to its layer's number. ``nbytes``: all that is cut. ``unit``: features of K
+    that stay together. ``is_shared``: the bytes count at another site.
+    """
+
+    path: str
+    shape: Shape
+    nbytes: int
+    scheme: str
+    unit: int = 1
+    is_shared: bool = False
+
+    @property
+    def layer(self) -> str:
+        """`model.layers.7` of `model.layers.7.self_attn.o_proj`."""
+        parts = self.path.split(".")
+        index = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+        return ".".join(parts[: index + 1])
+
+    def fits(self, size: int) -> bool:
+        """Whether K can be split over ``size`` ranks."""
+        parts = self.shape.in_features // self.unit if self.shape.in_features % self.unit == 0 else 1
+        return parts % size == 0
+
+    def saved_nbytes(self, size: int) -> int:
+        """Bytes freed on each of ``size`` ranks."""
+        return 0 if self.is_shared else self.nbytes - self.nbytes // size
+
+
+def sites_of(rows: Iterable[ProjectionRow], scheme: Scheme | None = None) -> list[Site]:
+    """The sites behind an explain report's rows, stored by ``scheme`` where that is given."""
+    return [_site(row, scheme) for row in rows]
+
+
+def merged_shapes(sites: Iterable[Site]) -> list[Shape]:
+    """The shapes of the sites, equal ones as one."""
+    counts: Counter[Shape] = Counter()
+    for site in sites:
+        counts[replace(site.shape, count=1)] += site.shape.count
+    return [replace(shape, count=count) for shape, count in counts.items()]
+
+
+def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
+    """The scheme that a config's ``quantization_config`` states; None for unquantised weights.
+
+    Raises ``ConfigError`` for one that is not among ``SCHEMES``: a wrong guess would be a wrong number.
+    """
+    quantisation = config.get("quantization_config") or (config.get("text_config") or {}).get(
+        "quantization_config"
+    )
+    if not quantisation:
+        return None
+    method = str(quantisation.get("quant_method", "")).lower()
+    if method == "fp8":
+        block = quantisation.get("weight_block_size")
+        return replace(SCHEMES["fp8_block"], block=int(block[-1])) if block else SCHEMES["fp8"]
+    if method in ("ascend", "w8a8", "modelslim"):
+        return SCHEMES["w8a8"]
+    raise ConfigError(
+        f"quantization_config: quant_method = {method!r} is not one whose bytes are known here. "
+        f"Say how the weights are stored: --scheme {', '.join(SCHEMES)} or unquantised"
+    )
+
+
+def _site(row: ProjectionRow, scheme: Scheme | None) -> Site:
+    elements = row.out_features * row.in_features
+    nbytes = row.nbytes if scheme is None else scheme.nbytes(row.out_features, row.in_features)
+    itemsize = nbytes / elements
+    return Site(
+        path=row.path,
+        shape=Shape(
+            role="oproj",
+            out_features=row.out_features,
+            in_features=row.in_features,
+            weight_itemsize=itemsize,
+            input_itemsize=row.input_itemsize if scheme is None else 1,
+            partial_itemsize=row.partial_itemsize,
+            kind=_kind(row) if scheme is None else scheme.kind,
+            count=row.calls,
+        ),
+        nbytes=nbytes,
+        scheme=row.scheme if scheme is None else scheme.name,
+        unit=row.unit if scheme is None else scheme.block,
+        is_shared=row.shares_weight_with is not None,
+    )
+
+
+def _kind(row: ProjectionRow) -> str:
+    return {1: "8bit", 2: "16bit"}.get(row.input_itemsize, "32bit")
