@@ -16,7 +16,7 @@ from oproj_pass.advisor.step_time import Step, step_difference
 from oproj_pass.advisor.workload import EXCHANGES, Shape, Strategy
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.report import ExplainReport
-from oproj_pass.passes import STRATEGIES
+from oproj_pass.passes.sites.roles import ROLES
 
 __all__ = ["advise", "fastest"]
 
@@ -95,11 +95,12 @@ def _options(profile: Profile, sites: Sequence[Site], setting: Setting, size: in
 
 
 def _available(shapes: Sequence[Shape], size: int) -> list[Strategy]:
-    """The strategies that the backend can write and that can cut every shape."""
+    """The strategies that the role may take and that can cut every shape."""
     return [
         strategy
         for strategy in EXCHANGES["oproj"]
-        if strategy.written_by in STRATEGIES and all(strategy.needs(shape, size) for shape in shapes)
+        if strategy.written_by in ROLES["oproj"].strategies
+        and all(strategy.needs(shape, size) for shape in shapes)
     ]
 
 

@@ -51,7 +51,7 @@ class Work:
 class Strategy:
     """A strategy of one role: how it is called, and the work of a site over N ranks and T tokens a rank.
 
-    ``needs``: whether a shape can be cut over N ranks. ``written_by``: its row of ``STRATEGIES``.
+    ``needs``: whether a shape can be cut over N ranks. ``written_by``: its name among a role's strategies.
     """
 
     name: str
