@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.contract import NearMiss, PassRecord
-from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
+from oproj_pass.passes.gemm.axes import Axis, StoredAxis
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.graph.effects import emit_writes
@@ -34,7 +34,7 @@ from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
 from oproj_pass.passes.strategies.cuts import require_one_cut_each
 from oproj_pass.passes.strategies.exchange import Exchange
-from oproj_pass.passes.strategies.region import ShardedRegion
+from oproj_pass.passes.strategies.region import CutTensor, ShardedRegion
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class ShardRecord(PassRecord):
     regions: tuple[ShardedRegion, ...] = ()
 
     @property
-    def tensors(self) -> dict[Node, tuple[TensorAxis, ShardedRegion]]:
-        """Each placeholder that now stands for a rank's part, with its cut and a region that reads it."""
-        return {tensor.node: (tensor, region) for region in self.regions for tensor in region.tensors}
+    def tensors(self) -> dict[Node, CutTensor]:
+        """Each placeholder that now stands for a rank's part."""
+        return {node: cut for region in self.regions for node, cut in region.by_node.items()}
 
 
 Policy = Callable[[list[Projection], list[NearMiss]], ShardPlan]
@@ -133,12 +133,21 @@ class ShardOProj:
         return self.policy(*found)
 
 
+_WHOLE: Mapping[Axis, int] = {}
+
+
 def _cuts_of(part: Assignment) -> tuple[StoredAxis, ...]:
-    return required_cuts(part.site, part.strategy, part.exchange.size)
+    mesh = {axis: peers.size for axis, peers in part.exchange.mesh}
+    return required_cuts(part.site, part.strategy, part.exchange.size, mesh)
 
 
-def required_cuts(site: Projection, strategy: Strategy, size: int) -> tuple[StoredAxis, ...]:
-    """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split over ``size`` ranks."""
+def required_cuts(
+    site: Projection, strategy: Strategy, size: int, mesh: Mapping[Axis, int] = _WHOLE
+) -> tuple[StoredAxis, ...]:
+    """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split.
+
+    Over ``size`` ranks, or as many of them as ``mesh`` says for an axis.
+    """
     try:
         cuts = strategy.cuts(site)
     except CannotFollow as reason:
@@ -147,14 +156,16 @@ def required_cuts(site: Projection, strategy: Strategy, size: int) -> tuple[Stor
             f"{reason}. Choose another strategy for it, or exclude it."
         ) from reason
     for cut in cuts:
-        _require_divisible(site, cut, size)
+        _require_divisible(site, cut, size, mesh.get(cut.axis, size))
     return cuts
 
 
-def _require_divisible(site: Projection, cut: StoredAxis, size: int) -> None:
-    """Raise ``ConfigError`` unless an axis of the site falls into ``size`` parts."""
-    if cut.fits(size):
+def _require_divisible(site: Projection, cut: StoredAxis, size: int, parts: int) -> None:
+    """Raise ``ConfigError`` unless an axis of the site falls into ``parts`` parts, over ``size`` ranks."""
+    if cut.fits(parts):
         return
+    over = f"{size_option(site.role)} = {size} ranks"
+    over = over if parts == size else f"{parts} parts of a grid of {over}"
     fitting = [n for n in (2, 4, 8, 16, 32) if cut.fits(n)]
     unit = (
         ""
@@ -163,7 +174,7 @@ def _require_divisible(site: Projection, cut: StoredAxis, size: int) -> None:
     )
     raise ConfigError(
         f"{site.path}: {cut.axis.name} = {cut.extent} {cut.axis.value} cannot be split over "
-        f"{size_option(site.role)} = {size} ranks{unit}. Sizes that divide this {cut.axis.name}: "
+        f"{over}{unit}. Sizes that divide this {cut.axis.name}: "
         f"{', '.join(map(str, fitting)) or 'none but 1'}."
     )
 
@@ -184,11 +195,12 @@ def _rewrite(gm: GraphModule, assignment: Assignment) -> ShardedRegion:
 
 def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> list[Node]:
     """Give each stored tensor's placeholder its part's shape; returns the constants that follow from it."""
-    for literal, size in {(lit, part.exchange.size): None for part, cut in cuts for lit in cut.literals}:
+    sized = [(cut, part.exchange.over(cut.axis).size) for part, cut in cuts]
+    for literal, size in {(literal, size): None for cut, size in sized for literal in cut.literals}:
         literal.shrink(size)
     values: dict[str, SharedValues] = {}
     for node, split, size in {
-        (tensor.node, tensor.split, part.exchange.size): None for part, cut in cuts for tensor in cut.tensors
+        (tensor.node, tensor.split, size): None for cut, size in sized for tensor in cut.tensors
     }:
         key, full = value_key(node), value_of(node)
         shared = values.setdefault(key, SharedValues(key))

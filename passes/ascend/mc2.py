@@ -1,7 +1,7 @@
 """Fuses a partial product with the reduce-scatter that follows it (``npu_mm_reduce_scatter_base``).
 
-1. Scan: the regions that ``ShardOProj`` wrote with a reduce-scatter; other reduce-scatters of the model are
-   none of this pass's business.
+1. Scan: the regions that ``ShardOProj`` wrote; other reduce-scatters of the model are none of this pass's
+   business.
 2. Decide: ask the table of the chip's limits (``mc2_limits``); a region that may not be fused is a near miss.
 3. Rewrite: one operator computes and reduces in step. The bias stays behind it, added once.
 
@@ -50,8 +50,7 @@ class FuseMatmulReduceScatter:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> ShardRecord:
         """Rewrite ``gm``; ``example_inputs`` are left as they are."""
         start = time.perf_counter()
-        reduced = [region for region in self.regions if _reduction(region) is not None]
-        judged = [(region, self._refusal(region)) for region in reduced]
+        judged = [(region, self._refusal(region)) for region in self.regions]
         written = {id(region): self._rewrite(region) for region, reason in judged if reason is None}
         self.regions[:] = [written.get(id(region), region) for region in self.regions]
         return ShardRecord(
@@ -66,7 +65,10 @@ class FuseMatmulReduceScatter:
         )
 
     def _refusal(self, region: ShardedRegion) -> str | None:
-        comm_name, reduce, product = self.comm_name(region.config.group_name), *_pair(region)
+        if _reduction(region) is None:
+            return f"its strategy {region.strategy!r} has no reduce-scatter (option `reduce`)"
+        reduce, product = _pair(region)
+        comm_name = self.comm_name(str(reduce.args[-1]))
         if not _operator():
             return "torch_npu, which defines the fused operator, is not loaded"
         if comm_name is None:
@@ -87,10 +89,8 @@ class FuseMatmulReduceScatter:
             if product.target is aten.linear.default:
                 operand = graph.call_function(aten.t.default, (operand,))
                 created.append(operand)
-            comm_name = self.comm_name(region.config.group_name)
-            created.append(
-                graph.call_function(operator.default, (rows, operand, comm_name, region.config.size))
-            )
+            comm_name = self.comm_name(str(reduce.args[-1]))
+            created.append(graph.call_function(operator.default, (rows, operand, comm_name, reduce.args[2])))
         for node in created:
             inherit_origin(node, reduce)
         (wait,) = reduce.users
@@ -119,11 +119,11 @@ def _pair(region: ShardedRegion) -> tuple[Node, Node]:
 
 
 def _describe(region: ShardedRegion, comm_name: str) -> Product:
-    _, product = _pair(region)
+    reduce, product = _pair(region)
     rows, partial = value_of(product.all_input_nodes[0]), value_of(product)
     others = {communicator(node) for node in product.graph.nodes} - {None, comm_name}
     return Product(
-        world_size=region.config.size,
+        world_size=int(reduce.args[2]),
         rows=rows.shape[0],
         in_features=rows.shape[1],
         out_features=partial.shape[1],

@@ -91,7 +91,7 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
         )
         return
     respell(record.changed, exchange, settings.ranks)
-    cut_in_graph(gm, record.regions, full, presharded, settings.rank, exchange.size)
+    cut_in_graph(gm, record.regions, full, presharded, settings.rank)
     gm.graph.lint()
     gm.recompile()
 

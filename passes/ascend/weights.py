@@ -4,10 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
+from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.graph.metadata import propagate
 from oproj_pass.passes.graph.provenance import placeholders
+from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
 
 aten = torch.ops.aten
@@ -32,7 +34,6 @@ def cut_in_graph(
     full: Mapping[Node, Any],
     presharded: Collection[Node],
     rank: int,
-    size: int,
 ) -> None:
     """Make each region read rank ``rank``'s parts of its stored tensors' placeholders.
 
@@ -40,15 +41,22 @@ def cut_in_graph(
     """
     first = next(node for node in gm.graph.nodes if node.op != "placeholder")
     stale = {node for region in regions for cut in region.cuts for node in cut.constants}
-    for node, cut in {cut.node: cut for region in regions for cut in region.tensors}.items():
+    for node, cut in {node: cut for region in regions for node, cut in region.by_node.items()}.items():
         if node not in presharded:
             node.meta["val"] = full[node]
-            part = full[node].shape[cut.dim] // size
+            readers, mine = list(node.users), node
             with gm.graph.inserting_before(first):
-                mine = gm.graph.call_function(
-                    aten.slice.Tensor, (node, cut.dim, rank * part, (rank + 1) * part)
-                )
-            for user in [user for user in node.users if user is not mine]:
+                for axis, tensor in cut.along:
+                    mine = _emit_part(gm.graph, mine, full[node], tensor.dim, axis, cut.region.config, rank)
+                    stale.add(mine)
+            for user in readers:
                 user.replace_input_with(node, mine)
-            stale.add(mine)
     propagate([node for node in gm.graph.nodes if node in stale], "val")
+
+
+def _emit_part(
+    graph: Graph, tensor: Node, full: Any, dim: int, axis: Axis, exchange: Exchange, rank: int
+) -> Node:
+    part = full.shape[dim] // exchange.over(axis).size
+    start = exchange.place(axis, rank) * part
+    return graph.call_function(aten.slice.Tensor, (tensor, dim, start, start + part))

@@ -8,17 +8,16 @@ So results are those of the unsharded product, bit by bit, wherever a GEMM's ord
 on how many rows and output features it has. A bias that something else reads too is added after the exchange.
 """
 
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis
 from oproj_pass.passes.gemm.following_step import CannotFollow
-from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
-from oproj_pass.passes.strategies.row_scales import emit_scale_of_rows
-from oproj_pass.passes.strategies.rows import Rows, emit_arrived, emit_gather, emit_ready, emit_return
+from oproj_pass.passes.strategies.rows import emit_return
 from oproj_pass.passes.strategies.sums import emit_shape, emit_trim
 
 
@@ -38,8 +37,7 @@ class Column:
         """Insert the gathering of rows, the product and the way back of its features."""
         gemm, peers, cuts = site.gemm, exchange.peers, self.cuts(site)
         writer, part = PhaseWriter(gemm.node), site.out_features // exchange.size
-        rows = _emit_rows(graph, gemm.input, exchange, site.path)
-        scales = [_emit_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
+        rows, scales = emit_operands(graph, gemm, exchange, (Axis.H,), site.path)
         writer.end_exchange()
         is_bias_cut = len(cuts) > 1
         bias = gemm.bias if is_bias_cut else None
@@ -62,14 +60,3 @@ class Column:
         their tokens.
         """
         return (size - 1) * (in_features * input_itemsize + out_features // size * partial_itemsize)
-
-
-def _emit_rows(graph: Graph, x: Node, exchange: Exchange, path: str) -> Rows:
-    ready = emit_ready(graph, x, exchange, path)
-    return emit_arrived(graph, emit_gather(graph, ready, exchange.peers), x)
-
-
-def _emit_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, path: str) -> Node:
-    if scale.features is None:
-        return emit_scale_of_rows(graph, scale, x, exchange, path)
-    return _emit_rows(graph, scale.node, exchange, path).node

@@ -27,8 +27,8 @@ def require_one_cut_each(cuts: Cuts) -> None:
 
 def _require_one_way(found: Sequence[tuple[Assignment, StoredAxis, TensorAxis]]) -> None:
     ways: dict[str, list[tuple[Split, int]]] = defaultdict(list)
-    for part, _, tensor in found:
-        ways[part.site.path].append((tensor.split, part.exchange.size))
+    for part, cut, tensor in found:
+        ways[part.site.path].append((tensor.split, part.exchange.over(cut.axis).size))
     if len({frozenset(way) for way in ways.values()}) > 1:
         listed = "; ".join(f"{part.site.path} by {part.strategy.name!r}" for part, _, _ in found)
         raise ConfigError(

@@ -4,9 +4,17 @@ from dataclasses import dataclass, field
 
 from torch.fx import Node
 
-from oproj_pass.passes.gemm.axes import StoredAxis, TensorAxis
+from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis
 from oproj_pass.passes.graph.collectives import is_collective
 from oproj_pass.passes.strategies.exchange import Exchange
+
+
+@dataclass(frozen=True)
+class CutTensor:
+    """A stored tensor of which a rank holds a part, and a region that reads it."""
+
+    region: "ShardedRegion"
+    along: tuple[tuple[Axis, TensorAxis], ...]
 
 
 @dataclass(frozen=True)
@@ -36,8 +44,17 @@ class ShardedRegion:
 
     @property
     def tensors(self) -> tuple[TensorAxis, ...]:
-        """The stored tensors of which a rank now holds a part, each with the dimension that was cut."""
+        """Where each stored tensor of which a rank now holds a part is cut."""
         return tuple(tensor for cut in self.cuts for tensor in cut.tensors)
+
+    @property
+    def by_node(self) -> dict[Node, CutTensor]:
+        """The same by placeholder, of which a grid cuts some along both axes."""
+        along: dict[Node, list[tuple[Axis, TensorAxis]]] = {}
+        for cut in self.cuts:
+            for tensor in cut.tensors:
+                along.setdefault(tensor.node, []).append((cut.axis, tensor))
+        return {node: CutTensor(self, tuple(axes)) for node, axes in along.items()}
 
 
 @dataclass

@@ -2,18 +2,16 @@
 
 1. all_to_all: my tokens' K features for every rank's tokens and my features.
 2. The product with the weight's columns of my features: partial sums of all tokens.
-3. reduce_scatter: my tokens, complete; the bias is added once, after the sum.
+3. The sum (``sums``): my tokens, complete; the bias is added once, behind it.
 """
 
-from torch.fx import Graph, Node
+from torch.fx import Graph
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis
-from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
-from oproj_pass.passes.strategies.row_scales import emit_scale_of_rows
-from oproj_pass.passes.strategies.rows import Rows, emit_arrived, emit_ready, emit_scatter
 from oproj_pass.passes.strategies.sums import emit_bias, emit_shape, emit_sum, emit_trim
 
 
@@ -29,8 +27,7 @@ class Row:
     def write(self, graph: Graph, site: Projection, exchange: Exchange) -> ShardedRegion:
         """Insert the exchange, the partial product and the sum."""
         gemm, writer = site.gemm, PhaseWriter(site.gemm.node)
-        rows = _emit_features(graph, gemm.input, exchange, site.path)
-        scales = [_emit_scale(graph, scale, gemm.input, exchange, site.path) for scale in gemm.row_scales]
+        rows, scales = emit_operands(graph, gemm, exchange, (Axis.K,), site.path)
         writer.end_exchange()
         partial = rows.at(gemm.emit_partial(graph, rows.node, *scales), site.out_features)
         writer.end("partial")
@@ -48,19 +45,8 @@ class Row:
         """K * (N-1)/N features and H * (N-1) partial sums.
 
         The all-to-all takes a token's K features, of which the N - 1 parts of K / N for other ranks leave the
-        rank; the reduce-scatter takes N rows of partial sums, of which N - 1 leave it. A ring sends as much
-        as a mesh.
+        rank; of N rows of partial sums N - 1 leave it, whichever way they are added. A ring sends as much as
+        a mesh.
         """
         scattered = in_features * (size - 1) // size * input_itemsize
         return scattered + out_features * (size - 1) * partial_itemsize
-
-
-def _emit_features(graph: Graph, x: Node, exchange: Exchange, path: str) -> Rows:
-    ready = emit_ready(graph, x, exchange, path)
-    return emit_arrived(graph, emit_scatter(graph, ready, exchange.peers), x)
-
-
-def _emit_scale(graph: Graph, scale: RowScale, x: Node, exchange: Exchange, path: str) -> Node:
-    if scale.features is None:
-        return emit_scale_of_rows(graph, scale, x, exchange, path)
-    return _emit_features(graph, scale.node, exchange, path).node

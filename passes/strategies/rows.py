@@ -90,14 +90,26 @@ def emit_scatter(graph: Graph, rows: Rows, peers: Peers) -> Rows:
     return Rows(node, _times(rows.count, peers.size), part)
 
 
+def emit_swapped(graph: Graph, rows: Rows, outer: int, inner: int) -> Rows:
+    """Rows in the order [inner, outer, T] that came in the order [outer, inner, T]."""
+    node = graph.call_function(aten.reshape.default, (rows.node, [outer, inner, -1, rows.features]))
+    node = graph.call_function(aten.permute.default, (node, [1, 0, 2, 3]))
+    return rows.at(graph.call_function(aten.reshape.default, (node, [-1, rows.features])))
+
+
 def emit_return(graph: Graph, part: Rows, peers: Peers) -> Rows:
     """Trade my features of every peer's tokens for all features of my tokens: [n*T, H/n] -> [T, H]."""
-    received = _emit_all_to_all(graph, part, peers)
-    by_peer = graph.call_function(aten.reshape.default, (received, [peers.size, -1, part.features]))
+    by_peer = emit_parts(graph, part, peers)
     by_row = graph.call_function(aten.permute.default, (by_peer, [1, 0, 2]))
     features = peers.size * part.features
     node = graph.call_function(aten.reshape.default, (by_row, [-1, features]))
     return Rows(node, part.count and part.count // peers.size, features)
+
+
+def emit_parts(graph: Graph, part: Rows, peers: Peers) -> Node:
+    """Trade my part of every peer's rows for every peer's part of mine: [n*T, H] -> [n, T, H]."""
+    received = _emit_all_to_all(graph, part, peers)
+    return graph.call_function(aten.reshape.default, (received, [peers.size, -1, part.features]))
 
 
 def _emit_all_to_all(graph: Graph, rows: Rows, peers: Peers) -> Node:

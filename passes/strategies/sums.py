@@ -1,4 +1,8 @@
-"""The second half of a sharded product: partial sums become one, and a result gets its type and its shape."""
+"""The second half of a sharded product: partial sums become one, and a result gets its type and its shape.
+
+Partial sums are added by a reduce_scatter, in the order and the type of its library; or exchanged like rows,
+and added on the rank that needs the sum: as many bytes, one round, in rank order, half precision in float32.
+"""
 
 import torch
 from torch.fx import Graph, Node
@@ -6,29 +10,48 @@ from torch.fx import Graph, Node
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies.exchange import Exchange, Peers
-from oproj_pass.passes.strategies.rows import Rows
+from oproj_pass.passes.strategies.rows import Rows, emit_parts
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
 
 def emit_sum(graph: Graph, partial: Rows, gemm: Gemm, exchange: Exchange, peers: Peers) -> Rows:
     """Sum the peers' partial products and keep my rows: [n*T, H] -> [T, H], in the type they travel in."""
-    node = partial.node
     if (wide := _reduce_dtype(gemm, exchange)) is not None:
-        node = graph.call_function(aten.to.dtype, (node, wide))
-    node = graph.call_function(
-        functional.reduce_scatter_tensor.default, (node, "sum", peers.size, peers.group_name)
-    )
-    node = graph.call_function(functional.wait_tensor.default, (node,))
+        partial = partial.at(graph.call_function(aten.to.dtype, (partial.node, wide)))
+    travels_in = wide or value_of(gemm.node).dtype
+    if exchange.reduce == "exchange":
+        node = _emit_sum_of_parts(graph, emit_parts(graph, partial, peers), peers.size, travels_in)
+    else:
+        node = graph.call_function(
+            functional.reduce_scatter_tensor.default, (partial.node, "sum", peers.size, peers.group_name)
+        )
+        node = graph.call_function(functional.wait_tensor.default, (node,))
     return Rows(node, partial.count and partial.count // peers.size, partial.features)
+
+
+def _emit_sum_of_parts(graph: Graph, parts: Node, size: int, dtype: torch.dtype) -> Node:
+    """[n, T, H] -> [T, H]: one addition after the other, since an order that a kernel chooses follows T."""
+    is_half = dtype.is_floating_point and dtype.itemsize < 4
+    if is_half:
+        parts = graph.call_function(aten.to.dtype, (parts, torch.float32))
+    total = graph.call_function(aten.select.int, (parts, 0, 0))
+    for peer in range(1, size):
+        part = graph.call_function(aten.select.int, (parts, 0, peer))
+        total = graph.call_function(aten.add.Tensor, (total, part))
+    return graph.call_function(aten.to.dtype, (total, dtype)) if is_half else total
 
 
 def emit_bias(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
     """Add the bias, once, to the sum ``y`` [.., H], and give it the product's type."""
-    y = gemm.add_bias(graph, y)
-    if _reduce_dtype(gemm, exchange) is not None:
-        y = graph.call_function(aten.to.dtype, (y, value_of(gemm.node).dtype))
-    return y
+    return emit_product_type(graph, gemm.add_bias(graph, y), gemm, exchange)
+
+
+def emit_product_type(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+    """A sum in the type of the product, whatever it travelled in."""
+    if _reduce_dtype(gemm, exchange) is None:
+        return y
+    return graph.call_function(aten.to.dtype, (y, value_of(gemm.node).dtype))
 
 
 def emit_trim(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:

@@ -11,8 +11,8 @@ from oproj_pass.backend.ascend import current_device, hccl_comm_name
 from oproj_pass.passes import Exchange, ShardOProj, run_passes
 from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.ascend.mc2_limits import Device
-from oproj_pass.passes.gemm.axes import shard_of
 from oproj_pass.passes.graph.provenance import placeholders
+from tests.support.fake import part_of
 
 SIZE, LAYERS, HEADS, HEAD_DIM, HIDDEN = 4, 2, 8, 128, 64
 
@@ -60,8 +60,8 @@ def lower(fused):
         fusing = [FuseMatmulReduceScatter(sharding.regions, current_device(), hccl_comm_name)]
         record, *_ = run_passes(gm, example_inputs, [sharding, *(fusing if fused else [])])
         inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-        for node, (tensor, _) in record.tensors.items():
-            inputs[node] = shard_of(tensor, inputs[node], 0, SIZE)
+        for node, cut in record.tensors.items():
+            inputs[node] = part_of(cut, inputs[node], 0)
         return torchair.get_npu_backend()(gm, list(inputs.values()))
 
     GeConcreteGraph.optimize_graph_without_runtime = keep_and_stop

@@ -6,11 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from oproj_pass.passes import Exchange, ShardOProj, run_passes, shard_of
+from oproj_pass.passes import Exchange, ShardOProj, run_passes
 from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.ascend.mc2_limits import Device
 from oproj_pass.passes.graph.provenance import placeholders
 from tests.support import npu_mc2_kernels
+from tests.support.fake import part_of
 from tests.support.models import decoder, rows
 
 pytestmark = pytest.mark.distributed
@@ -35,12 +36,12 @@ def relative_error(shape, dtype, projection, sabotage=None):
     sharding, fusing = run_passes(gm, (), [shard, fuse])
     if sabotage == "unreduced":
         sum_nothing(gm, rank)
-    cuts = {node.name: tensor for node, (tensor, _) in sharding.tensors.items()}
+    cuts = {node.name: cut for node, cut in sharding.tensors.items()}
     mine = (rank + 1) % size if sabotage == "next rank's slice" else rank
 
     def argument(name):
         weight = model.get_parameter(names[name])
-        return shard_of(cuts[name], weight, mine, size) if name in cuts else weight
+        return part_of(cuts[name], weight, mine) if name in cuts else weight
 
     inputs = [argument(node.name) if node.name in names else x for node in placeholders(gm)]
     expected = model(x)

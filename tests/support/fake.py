@@ -26,12 +26,14 @@ def run_on_all_ranks(gm, record, parameters, inputs, size, slice_of=shard_of):
     ``record``: the sharding pass's. ``parameters``: placeholder name to full weight. ``inputs``: per rank,
     the user inputs in order.
     """
-    cuts = {node.name: tensor for node, (tensor, _) in record.tensors.items()}
+    cuts = {node.name: cut for node, cut in record.tensors.items()}
     activations = iter(zip(*inputs, strict=True))
     arguments = []
     for node in placeholders(gm):
         if node.name in cuts:
-            by_rank = [slice_of(cuts[node.name], parameters[node.name], rank, size) for rank in range(size)]
+            by_rank = [
+                part_of(cuts[node.name], parameters[node.name], rank, slice_of) for rank in range(size)
+            ]
         elif node.name in parameters:
             by_rank = [parameters[node.name].detach()] * size
         else:
@@ -40,3 +42,11 @@ def run_on_all_ranks(gm, record, parameters, inputs, size, slice_of=shard_of):
     with LocalTensorMode(size), torch.no_grad():
         (result,) = gm(*arguments)
     return [result._local_tensors[rank] for rank in range(size)]
+
+
+def part_of(cut, full, rank, slice_of=shard_of):
+    """Rank ``rank``'s part of a full stored tensor, as the region that reads it cuts it."""
+    exchange = cut.region.config
+    for axis, tensor in cut.along:
+        full = slice_of(tensor, full, exchange.place(axis, rank), exchange.over(axis).size)
+    return full

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from oproj_pass.passes import Exchange, ShardOProj, ShardPlan, ShardRecord, run_passes, shard_of
+from oproj_pass.passes import Axis, Exchange, ShardOProj, ShardPlan, ShardRecord, run_passes, shard_of
 from oproj_pass.passes.graph.ops import registered
+from oproj_pass.passes.strategies.exchange import Peers
 from tests.support import quantised
 from tests.support.fake import fake_world, run_on_all_ranks
 
@@ -32,16 +34,19 @@ class Outcome:
 
 
 def sharded(
-    module: nn.Module, xs, strategy, *, edit=None, slice_of=shard_of, dynamic=False, **exchange
+    module: nn.Module, xs, strategy, *, mesh=None, edit=None, slice_of=shard_of, dynamic=False, **exchange
 ) -> Outcome:
-    """One step of ``module``, rank r with the activations ``xs[r]``; ``edit`` sabotages the graph."""
+    """One step of ``module``, rank r with the activations ``xs[r]``; ``edit`` sabotages the graph.
+
+    ``mesh``: (a, b), over which a grid cuts K and H.
+    """
     size, rows = len(xs), torch.export.Dim("rows", min=2, max=64)
     program = torch.export.export(module, (xs[0],), dynamic_shapes=({0: rows},) if dynamic else None)
     gm, signature = program.graph_module, program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     stored = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     with fake_world(size) as group:
-        over = Exchange(size, group, **exchange)
+        over = Exchange(size, group, **exchange, mesh=mesh_of(*mesh) if mesh else ())
 
         def policy(sites, near_misses):
             return ShardPlan.for_all(sites, near_misses, over, strategy)
@@ -60,3 +65,9 @@ def sharded(
     with torch.no_grad():
         expected = [module(x) for x in xs]
     return Outcome(outputs, expected, record)
+
+
+def mesh_of(a, b):
+    """The peers of rank 0: every b-th rank along K, the first b ranks along H."""
+    along_k, along_h = dist.new_group(list(range(0, a * b, b))), dist.new_group(list(range(b)))
+    return (Axis.K, Peers(a, along_k.group_name)), (Axis.H, Peers(b, along_h.group_name))
