@@ -16,7 +16,9 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
 from oproj_pass.errors import ConfigError, GroupMismatchError
+from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.sites.options import size_option
+from oproj_pass.passes.strategies.exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +74,10 @@ class ShardGroups:
     def all(self) -> list[ShardGroup]:
         """Each group once, the joint one last."""
         return [*(group for group in self.by_size.values() if group is not self.joint), self.joint]
+
+    def over(self, exchange: Exchange, axis: Axis) -> ShardGroup:
+        """The group along whose ranks an exchange cuts an axis."""
+        return self.by_size[exchange.over(axis).size]
 
     @classmethod
     def of(

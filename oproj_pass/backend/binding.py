@@ -22,8 +22,8 @@ from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.sharded_calls import announce
 from oproj_pass.backend.inner import Compiled, Compiler
 from oproj_pass.groups import ShardGroups
-from oproj_pass.passes import ShardedRegion, TensorAxis
 from oproj_pass.passes.graph.stored import is_stored
+from oproj_pass.passes.strategies.region import CutTensor
 from oproj_pass.weights.guards import accept_released
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.shard import Signature
@@ -40,7 +40,7 @@ class Binding:
 
 
 def bind(
-    inputs: Mapping[Node, Any], cuts: Mapping[Node, tuple[TensorAxis, ShardedRegion]], groups: ShardGroups
+    inputs: Mapping[Node, Any], cuts: Mapping[Node, CutTensor], groups: ShardGroups
 ) -> tuple[Binding, ...]:
     """The inputs that the rewritten graph wants cut, each once."""
     positions = {node: position for position, node in enumerate(inputs)}
@@ -48,14 +48,16 @@ def bind(
         Binding(
             node,
             positions[node],
-            Cut(
-                region.path,
-                Placement.split(tensor.split, groups.by_size[region.config.size]),
-                Signature.of(inputs[node]),
-            ),
+            Cut(cut.region.path, _placement(cut, groups), Signature.of(inputs[node])),
         )
-        for node, (tensor, region) in cuts.items()
+        for node, cut in cuts.items()
     )
+
+
+def _placement(cut: CutTensor, groups: ShardGroups) -> Placement:
+    exchange = cut.region.config
+    splits = tuple(tensor.split for _, tensor in cut.along)
+    return Placement(splits, tuple(groups.over(exchange, axis) for axis, _ in cut.along))
 
 
 def compile_with_slices(
