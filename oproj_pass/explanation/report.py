@@ -14,6 +14,7 @@ from oproj_pass.explanation import render
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes
 from oproj_pass.groups import AUTO_SIZES
 from oproj_pass.passes import STRATEGIES, NearMiss
+from oproj_pass.passes.strategies.traffic import TokenSizes
 from oproj_pass.tracing.graphs import GraphBreak
 
 __all__ = ["ExplainReport", "GraphBreak", "ProjectionRow"]
@@ -62,18 +63,20 @@ class ProjectionRow:
         return 0 if self.shares_weight_with else saved_nbytes(self.nbytes, size)
 
     def sent_nbytes(self, size: int) -> int:
-        """Bytes that a rank sends for one of its tokens in a step.
+        """Bytes that a rank sends for one of its tokens in a step."""
+        return self.calls * STRATEGIES["row"].sent_nbytes(self.token, size)
 
-        The all-to-all sends ``K * (N-1)/N`` features, the reduce-scatter ``H * (N-1)`` partial sums. Scales
-        of a quantised input travel with its features, or to all ``N-1`` other ranks if they are a row's.
-        """
-        scales = self.scale_nbytes * (size - 1) // size + self.row_scale_nbytes * (size - 1)
-        return self.calls * scales + self.calls * STRATEGIES["row"].sent_nbytes(
+    @property
+    def token(self) -> TokenSizes:
+        """What a token brings."""
+        return TokenSizes(
             self.in_features,
             self.out_features,
-            size,
             input_itemsize=self.input_itemsize,
-            partial_itemsize=self.partial_itemsize,
+            sum_itemsize=self.partial_itemsize,
+            product_itemsize=self.partial_itemsize,
+            scale_nbytes=self.scale_nbytes,
+            row_scale_nbytes=self.row_scale_nbytes,
         )
 
 

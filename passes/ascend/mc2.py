@@ -123,7 +123,7 @@ def _describe(region: ShardedRegion, comm_name: str) -> Product:
     rows, partial = value_of(product.all_input_nodes[0]), value_of(product)
     others = {communicator(node) for node in product.graph.nodes} - {None, comm_name}
     return Product(
-        world_size=int(reduce.args[2]),
+        world_size=reduce.args[2],  # type: ignore[arg-type]
         rows=rows.shape[0],
         in_features=rows.shape[1],
         out_features=partial.shape[1],

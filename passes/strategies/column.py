@@ -19,6 +19,7 @@ from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.rows import emit_return
 from oproj_pass.passes.strategies.sums import emit_shape, emit_trim
+from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
 
 
 class Column:
@@ -51,12 +52,6 @@ class Column:
         writer.end("finish")
         return ShardedRegion(site.path, self.name, exchange, cuts, **writer.phases)
 
-    def sent_nbytes(
-        self, in_features: int, out_features: int, size: int, *, input_itemsize: int, partial_itemsize: int
-    ) -> int:
-        """K * (N-1) features, and H/N * (N-1) results.
-
-        Each of the N - 1 other ranks gets all features of a token, and its own part of the results of
-        their tokens.
-        """
-        return (size - 1) * (in_features * input_itemsize + out_features // size * partial_itemsize)
+    def sent_nbytes(self, token: TokenSizes, size: int) -> int:
+        """K * (N-1) features, and H/N * (N-1) results."""
+        return sent_nbytes(token, 1, size)

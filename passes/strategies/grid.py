@@ -19,12 +19,19 @@ from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.rows import emit_return
 from oproj_pass.passes.strategies.sums import emit_product_type, emit_shape, emit_sum, emit_trim
+from oproj_pass.passes.strategies.traffic import TokenSizes, best_split, sent_nbytes
 
 
 class Grid:
-    """The strategy (see the module). The exchange's mesh says over whom K and H are cut."""
+    """The strategy (see the module). The exchange's mesh says over whom K and H are cut.
+
+    ``shape``: (a, b); by default the split of the ranks that sends the fewest bytes.
+    """
 
     name = "grid"
+
+    def __init__(self, shape: tuple[int, int] | None = None) -> None:
+        self.shape = shape
 
     def cuts(self, site: Projection) -> tuple[StoredAxis, ...]:
         """K and H; the bias's H where it can be cut."""
@@ -53,3 +60,7 @@ class Grid:
         emit_shape(graph, y, gemm, exchange)
         writer.end("finish")
         return ShardedRegion(site.path, self.name, exchange, cuts, **writer.phases)
+
+    def sent_nbytes(self, token: TokenSizes, size: int) -> int:
+        """K/a * (N-1) features, H * (a-1) partial sums of a b-th of H each, and H/b * (b-1) results."""
+        return sent_nbytes(token, *(self.shape or best_split(token, size)))

@@ -13,6 +13,7 @@ from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.sums import emit_bias, emit_shape, emit_sum, emit_trim
+from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
 
 
 class Row:
@@ -39,14 +40,6 @@ class Row:
         writer.end("finish")
         return ShardedRegion(site.path, self.name, exchange, self.cuts(site), **writer.phases)
 
-    def sent_nbytes(
-        self, in_features: int, out_features: int, size: int, *, input_itemsize: int, partial_itemsize: int
-    ) -> int:
-        """K * (N-1)/N features and H * (N-1) partial sums.
-
-        The all-to-all takes a token's K features, of which the N - 1 parts of K / N for other ranks leave the
-        rank; of N rows of partial sums N - 1 leave it, whichever way they are added. A ring sends as much as
-        a mesh.
-        """
-        scattered = in_features * (size - 1) // size * input_itemsize
-        return scattered + out_features * (size - 1) * partial_itemsize
+    def sent_nbytes(self, token: TokenSizes, size: int) -> int:
+        """K * (N-1)/N features and H * (N-1) partial sums, whichever way those are added."""
+        return sent_nbytes(token, size, 1)

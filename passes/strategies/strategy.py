@@ -11,6 +11,7 @@ from oproj_pass.passes.gemm.axes import StoredAxis
 from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
+from oproj_pass.passes.strategies.traffic import TokenSizes
 
 
 class Strategy(Protocol):
@@ -24,7 +25,5 @@ class Strategy(Protocol):
     def write(self, graph: Graph, site: Projection, exchange: Exchange) -> ShardedRegion:
         """Insert, before the site's GEMM, what takes its place; the region's last node is the result."""
 
-    def sent_nbytes(
-        self, in_features: int, out_features: int, size: int, *, input_itemsize: int, partial_itemsize: int
-    ) -> int:
-        """Bytes that a rank sends to the others for each of its tokens."""
+    def sent_nbytes(self, token: TokenSizes, size: int) -> int:
+        """Bytes that one of ``size`` ranks sends to the others for each of its tokens."""

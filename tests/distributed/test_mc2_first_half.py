@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from oproj_pass.passes import STRATEGIES
+from oproj_pass.passes.strategies.traffic import TokenSizes
 from tests.support import npu_mc2_kernels
 
 pytestmark = pytest.mark.distributed
@@ -106,8 +107,6 @@ def test_a_weight_split_over_its_outputs_fuses_with_matmul_all_to_all(ranks):
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
 def test_splitting_k_sends_less_iff_k_exceeds_h(in_features, out_features, cheaper, size):
     """Elements that a rank sends for one of its tokens."""
-    ours = STRATEGIES["row"].sent_nbytes(
-        in_features, out_features, size, input_itemsize=1, partial_itemsize=1
-    )
-    outputs = (size - 1) * (in_features + out_features // size)
+    token = TokenSizes(in_features, out_features, input_itemsize=1, sum_itemsize=1, product_itemsize=1)
+    ours, outputs = (STRATEGIES[name].sent_nbytes(token, size) for name in ("row", "column"))
     assert (None if ours == outputs else ours < outputs) is cheaper

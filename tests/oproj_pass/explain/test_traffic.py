@@ -15,6 +15,7 @@ from oproj_pass.explanation.traffic import (
     saved_nbytes,
 )
 from oproj_pass.passes import STRATEGIES
+from oproj_pass.passes.strategies.traffic import TokenSizes
 from tests.support.models import decoder
 
 HIDDEN, K = 7168, 16384  # DeepSeek-V3: 128 heads of 128
@@ -47,7 +48,8 @@ def test_counts_every_value_that_leaves_a_rank(size, part, hidden, tokens):
     in_features = size * part
     scattered = [rank for rank in range(size) for _ in range(tokens * part) if rank != 0]
     reduced = [rank for rank in range(size) for _ in range(tokens * hidden) if rank != 0]
-    sent = STRATEGIES["row"].sent_nbytes(in_features, hidden, size, input_itemsize=1, partial_itemsize=2)
+    token = TokenSizes(in_features, hidden, input_itemsize=1, sum_itemsize=2, product_itemsize=2)
+    sent = STRATEGIES["row"].sent_nbytes(token, size)
     assert tokens * sent == len(scattered) + 2 * len(reduced)
 
 
