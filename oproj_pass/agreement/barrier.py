@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from threading import Timer
 
+from oproj_pass.agreement.half_done import half_done
 from oproj_pass.agreement.known_errors import known_to_group
 from oproj_pass.agreement.step_group import ControlGroup, Replies
 from oproj_pass.agreement.wire import StepKind, StepRow
@@ -38,8 +39,13 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
     """What each global rank of ``group`` brings to the same meeting.
 
     Raises ``GroupMismatchError`` if a rank failed, does not come within ``timeout`` seconds, or is doing
-    something else; each rank that came raises it.
+    something else; each rank that came raises it. So it does where an earlier call was left half done.
     """
+    try:
+        require_whole(group)
+    except GroupMismatchError as error:
+        report_failure(group, error, timeout)
+        raise
     replies = _exchange(group, kind, words, timeout)
     rows = {group.ranks[place]: StepRow.unpack(row) for place, row in sorted(replies.rows.items())}
     failed = [
@@ -61,6 +67,15 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
             )
         )
     return {rank: row.reason for rank, row in rows.items()}
+
+
+def require_whole(group: ShardGroup) -> None:
+    """Raise ``GroupMismatchError`` if a call on ``group`` failed between its meeting and its end, here."""
+    if (why := half_done(group.device)) is not None:
+        raise GroupMismatchError(
+            f"an earlier call on ranks {list(group.ranks)} failed and may have left half a collective, which "
+            f"the next one would join: {why}. Restart the ranks together, or make their process group again."
+        )
 
 
 def report_failure(group: ShardGroup, error: Exception, timeout: float) -> None:

@@ -6,30 +6,32 @@ are cut and may turn out to be unfit, is met there too. What is replayed from a 
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from oproj_pass.agreement.barrier import meet, report_failure
+from oproj_pass.agreement.barrier import meet, report_failure, require_whole
+from oproj_pass.agreement.half_done import note_half_done
 from oproj_pass.agreement.known_errors import known_to_group
 from oproj_pass.agreement.remade_groups import FollowedGroup
 from oproj_pass.agreement.rows_agreed import are_rows_agreed
 from oproj_pass.agreement.wire import StepKind
-from oproj_pass.backend.row_counts import RowCounts
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup, ShardGroups
+
+RowsOf = Callable[[Sequence[Any]], Mapping[str, int]]
 
 
 class CallAgreement:
     """The meetings of one compiled graph's calls, over ``groups`` or those that take their places.
 
-    ``path``: a layer of the graph, for messages. ``rows``: the counts to compare at each call; None: the
-    ranks meet at the first call only. ``digest``: equal for graphs with equal collectives. ``timeout``:
-    seconds to wait for a rank.
+    ``path``: a layer of the graph, for messages. ``rows``: the rows that each layer gets from a call's
+    arguments, to compare at each call; None: the ranks meet at the first call only. ``digest``: equal for
+    graphs with equal collectives. ``timeout``: seconds to wait for a rank.
     """
 
     def __init__(
-        self, groups: ShardGroups, path: str, rows: RowCounts | None, digest: str, timeout: float
+        self, groups: ShardGroups, path: str, rows: RowsOf | None, digest: str, timeout: float
     ) -> None:
         self._group = groups.joint
         self._used = [FollowedGroup(group, path) for group in groups.all]
@@ -49,9 +51,11 @@ class CallAgreement:
         """
         self._follow_groups()
         if not (self._must_meet() and self._group.has_peers):
+            self._require_whole()
             yield
             return
         try:
+            self._require_whole()
             yield
             brought = _in_words(self._rows(arguments)) if self._rows else ""
         except Exception as error:
@@ -62,6 +66,20 @@ class CallAgreement:
         if len(set(found.values())) > 1:
             raise known_to_group(_mismatch(self._path, found))
         self._ran = True
+
+    def run(self, graph: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+        """Call ``graph``, once prepared. If it fails, no group of it serves any more, see ``half_done``."""
+        try:
+            return graph(*arguments)
+        except BaseException as error:
+            if self._group.has_peers:
+                for used in self._used:
+                    note_half_done(used.group.device, f"{self._path}: {type(error).__name__}: {error}")
+            raise
+
+    def _require_whole(self) -> None:
+        for used in self._used:
+            require_whole(used.group)
 
     def _must_meet(self) -> bool:
         return not self._ran or (self._rows is not None and not are_rows_agreed(self._group.ranks))

@@ -34,7 +34,10 @@ class Replies:
 
 
 class StepGroup(Protocol):
-    """The ranks that agree on steps. Implement it to agree over something else than a gloo group."""
+    """The ranks that agree on steps. Implement it to agree over something else than a gloo group.
+
+    Its objects must allow weak references, as those of ordinary classes do.
+    """
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -116,6 +119,11 @@ def step_group(group: "ShardGroup | ProcessGroup | StepGroup", timeout: float) -
     if isinstance(group, ProcessGroup):
         group = shard_group(group.size(), group, timeout)
     return ControlGroup(group) if isinstance(group, ShardGroup) else group
+
+
+def carrier_of(group: StepGroup) -> object:
+    """What the collectives of the group's steps run on: one object for all runners of a process group."""
+    return group.group.device if isinstance(group, ControlGroup) else group
 
 
 def _reason(error: RuntimeError) -> str:

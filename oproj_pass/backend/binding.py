@@ -127,7 +127,7 @@ class ShardedGraph:
         announce(self._calls.group)
         for position, slice_ in zip(self._positions, slices, strict=True):
             inputs[position] = slice_
-        return self.inner(*inputs)
+        return self._calls.run(self.inner, inputs)
 
     def _slices(self, weights: Sequence[Tensor]) -> list[Tensor]:
         if self._store is not None:

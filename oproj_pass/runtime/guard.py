@@ -14,13 +14,13 @@ _WHY = (
 )
 
 
-def require_replay(step: AgreedStep, size: int | None, plan: CapturePlan) -> None:
-    """Raise ``EagerStepError`` unless the group replays the captured ``size``.
+def require_replay(step: AgreedStep, size: int | None, plan: CapturePlan) -> int:
+    """The captured ``size`` that the group replays, or ``EagerStepError``.
 
     The message names each rank that cannot replay and why: its reason, or its tokens and the largest size.
     """
     if size is not None and step.agreement.mode is not GraphMode.NONE:
-        return
+        return size
     raise EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}")
 
 

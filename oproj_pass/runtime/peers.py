@@ -5,10 +5,14 @@ the reason instead of waiting for it.
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
+from oproj_pass.agreement.half_done import half_done, note_half_done
 from oproj_pass.agreement.known_errors import is_known_to_group
-from oproj_pass.agreement.step_group import Replies, StepGroup
+from oproj_pass.agreement.rows_agreed import rows_agreed
+from oproj_pass.agreement.step_group import Replies, StepGroup, carrier_of
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
@@ -26,10 +30,13 @@ class Peers:
         group: the ranks.
         name: the runner's name, for messages and to tell runners of one group apart.
         timeout: seconds a step waits for a rank; ``capture_timeout`` before serving.
+
+    ``rows_agreed`` surrounds what runs after the group has agreed.
     """
 
     def __init__(self, group: StepGroup, name: str, timeout: float, capture_timeout: float) -> None:
         self.group, self.name = group, name
+        self.rows_agreed = rows_agreed(group.ranks)
         self.num_agreements = self._sequence = 0
         self.last: AgreedStep | None = None
         self._stopped: str | None = None
@@ -42,6 +49,7 @@ class Peers:
         """
         self.require_going()
         self._sequence = self.num_agreements
+        self._require_whole(kind)
         replies = self._exchange(kind, num_tokens, mode, reason, self._wait_of(kind))
         if replies.lost:
             found = self._describe(replies)
@@ -63,14 +71,26 @@ class Peers:
             listed = ", ".join(f"rank {rank} brings {count}" for rank, count in counts.items())
             self._stop(f"{kind.name} sizes must be equal on all ranks: {listed}")
 
-    def fail(self, doing: str, error: Exception) -> NoReturn:
-        """Tell the group of ``error``, unless it knows, and raise it with the answer, as a project error."""
+    @contextmanager
+    def failing_together(self, doing: str, *, runs: bool) -> Iterator[None]:
+        """Tell the group of an error that happens inside; ``runs``: collectives of the model run there."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(doing, error, has_run=runs)
+
+    def fail(self, doing: str, error: Exception, *, has_run: bool) -> NoReturn:
+        """Tell the group of ``error``, unless it knows, and raise it with the answer, as a project error.
+
+        ``has_run``: collectives of the model may have begun, so no other runner may use the group either.
+        """
         brief = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        told = (
-            "every rank has heard of it"
-            if is_known_to_group(error)
-            else self._exchange_failures(f"{doing}: {brief}", StepKind.STEP)
-        )
+        if is_known_to_group(error):  # and no rank went on to a collective
+            told = "every rank has heard of it"
+        else:
+            if has_run:
+                note_half_done(carrier_of(self.group), f"{self.name}: {doing} failed: {brief}")
+            told = self._exchange_failures(f"{doing}: {brief}", StepKind.STEP)
         message = f"{self._where()}: {doing} failed: {error}. Its group: {told}."
         self._stopped = f"{doing} failed: {brief}. Its group: {told}"
         kind = type(error) if isinstance(error, OProjError) else GroupMismatchError
@@ -80,6 +100,11 @@ class Peers:
         """Raise ``GroupMismatchError`` if an earlier step ended the group."""
         if self._stopped is not None:
             raise GroupMismatchError(f"{self._where()} stopped earlier: {self._stopped}")
+
+    def _require_whole(self, kind: StepKind) -> None:
+        if (why := half_done(carrier_of(self.group))) is not None:
+            error = GroupMismatchError(f"an earlier call of its group may have left half a collective: {why}")
+            self.fail(kind.name, error, has_run=False)
 
     def _exchange_failures(self, reason: str, kind: StepKind) -> str:
         """Tell every peer that this rank failed; returns every lost or failed rank, named, with its reason.

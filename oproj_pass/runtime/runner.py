@@ -1,20 +1,17 @@
 """Runs decode steps as replays of captured graphs, and refuses any step that would run eager.
 
-    inputs -> agree across the group -> dispatch -> guard -> copy into persistent inputs -> replay -> trim
-
 Phases: WARMUP (profile and warm-up runs pass unguarded), CAPTURE, SERVING (sealed: nothing compiles now).
 With one rank there is nobody to hang: the agreement, the guard and the seal stay off.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.distributed import ProcessGroup
 
-from oproj_pass.agreement.rows_agreed import rows_agreed
 from oproj_pass.agreement.sharded_calls import groups_that_run
 from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
@@ -27,12 +24,12 @@ from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
 from oproj_pass.runtime.capture import SizeCapture
 from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
-from oproj_pass.runtime.guard import require_replay
 from oproj_pass.runtime.idle import DummyBatch
-from oproj_pass.runtime.local_step import LocalStep, StepChecks
+from oproj_pass.runtime.local_step import StepChecks
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.phase import Phase
+from oproj_pass.runtime.serving import Serving
 from oproj_pass.runtime.weights import WeightWatch
 
 logger = logging.getLogger(__name__)
@@ -112,7 +109,7 @@ class DecodeRunner:
         self._require_phase(Phase.WARMUP, "warm_up")
         if self._peers is not None:
             self._peers.require_equal(StepKind.WARMUP, count_rows(inputs, self._rows))
-        with self._failing_together("warm-up"), torch.inference_mode():
+        with self._failing_together("warm-up", runs=True), torch.inference_mode():
             with groups_that_run() as groups, self._in_step():
                 result = self.fn(**inputs)
             self._join(joined_group(self._group, groups))
@@ -131,14 +128,14 @@ class DecodeRunner:
         """
         self._require_phase(Phase.WARMUP, "capture")
         self.phase = Phase.CAPTURE
-        with self._failing_together("capture"):
+        with self._failing_together("capture", runs=False):
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
             graphs = self._device_graphs or device_graphs(self._inputs.device)
             capture = SizeCapture(self.fn, self.plan, self._inputs, self._outputs, graphs)
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
                 self._peers.require_equal(StepKind.CAPTURE, size)
-            with self._failing_together(f"capture of size {size}"), torch.inference_mode():
+            with self._failing_together(f"capture of size {size}", runs=True), torch.inference_mode():
                 with groups_that_run() as groups, self._in_step():
                     call = capture.compile(size)
                 self._join(joined_group(self._group, groups))
@@ -149,6 +146,7 @@ class DecodeRunner:
         dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
         weights = WeightWatch(capture.observed)
         self._checks = StepChecks(self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay)
+        self._serving = Serving(self.fn, self.plan, self._inputs, self._outputs, self._graphs, self._peers)
         if self._peers is not None:
             self._peers.group.limit_collectives(self._timeout)
         self.phase = Phase.SERVING
@@ -175,7 +173,8 @@ class DecodeRunner:
             EagerStepError: a rank cannot replay; names it and why. The next step may be tried.
             GroupMismatchError: a rank is missing, failed, or is not at this step. The runner has stopped.
         """
-        return self._serve(
+        self._require_phase(Phase.SERVING, "step")
+        return self._serving.step(
             lambda: self._checks.check(
                 inputs, num_tokens=num_tokens, mode=mode, uniform_decode=uniform_decode
             )
@@ -190,44 +189,15 @@ class DecodeRunner:
 
         Raises like ``step``: an idle rank that ran a refused step eager would be the one that hangs.
         """
-        self._serve(lambda: self._checks.check_idle(current))
-
-    def _serve(self, check: Callable[[], LocalStep]) -> Any:
-        self._require_phase(Phase.SERVING, "step")
-        try:
-            local = check()
-        except Exception as error:
-            if self._peers is not None:
-                self._peers.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
-            raise
-        size = self._dispatch(local)
-        if size is None:
-            with torch.inference_mode():
-                return self.fn(**local.inputs)
-        try:
-            # Lets a step write any tensor, whatever the caller's mode; torch.inference_mode wraps it, slowly.
-            with torch._C._InferenceMode(True):
-                self._inputs.load(local.inputs, local.num_rows, size)
-                with self._in_step():
-                    output = self._graphs[size].replay()
-                return self._outputs.trim(output, local.num_rows, size)
-        except Exception as error:
-            if self._peers is None:
-                raise
-            self._peers.fail("replay", error)
-
-    def _dispatch(self, local: LocalStep) -> int | None:
-        """The captured size to replay; None, which is eager, only where there is no group."""
-        if self._peers is None:
-            return None if local.mode is GraphMode.NONE else self.plan.dispatch(local.num_tokens)
-        step = self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
-        size = self.plan.dispatch(step.agreement.num_tokens)
-        require_replay(step, size, self.plan)
-        return size
+        self._require_phase(Phase.SERVING, "idle_step")
+        self._serving.step(lambda: self._checks.check_idle(current))
 
     def _in_step(self) -> AbstractContextManager[None]:
         """Surrounds what runs after the group has agreed; without a group nobody has agreed on anything."""
-        return rows_agreed(self._peers.group.ranks) if self._peers else nullcontext()
+        return self._peers.rows_agreed if self._peers else nullcontext()
+
+    def _failing_together(self, doing: str, *, runs: bool) -> AbstractContextManager[None]:
+        return self._peers.failing_together(doing, runs=runs) if self._peers else nullcontext()
 
     def _join(self, group: StepGroup | None) -> None:
         """Agree with the ranks of ``group`` from now on, if there is more than one."""
@@ -246,13 +216,3 @@ class DecodeRunner:
                 f"{self.name}: {method} needs phase {phase.name}, the runner is in {self.phase.name}. Call "
                 "warm_up (optional), then capture once, then step."
             )
-
-    @contextmanager
-    def _failing_together(self, doing: str) -> Iterator[None]:
-        """Tell the group of an error that happens inside."""
-        try:
-            yield
-        except Exception as error:
-            if self._peers is None:
-                raise
-            self._peers.fail(doing, error)

@@ -63,6 +63,8 @@ class WeightWatch:
 
 def _slots_of(observed: Observation) -> Iterator[_Slot]:
     """Every weight of a module that ran, and the places in any other module of what graphs were given."""
+    if not (observed.modules or observed.graph_weights):
+        return
     paths = _paths()
     ran = {part for module in observed.modules for part in module.modules()}
     slots = [slot for module in ran for slot in _slots(module, paths)]

@@ -1,0 +1,72 @@
+"""One step of a captured runner: agree -> dispatch -> guard -> copy into persistent inputs -> replay -> trim.
+
+Decides nothing about phases; the runner makes one when it has captured.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from oproj_pass.agreement.wire import StepKind
+from oproj_pass.capture import CapturePlan, GraphMode
+from oproj_pass.runtime.buffers import PersistentInputs
+from oproj_pass.runtime.device_graph import Graph
+from oproj_pass.runtime.guard import require_replay
+from oproj_pass.runtime.local_step import LocalStep
+from oproj_pass.runtime.outputs import Outputs
+from oproj_pass.runtime.peers import Peers
+
+
+class Serving:
+    """The steps of one runner: ``graphs`` by size, over ``inputs``, in step with ``peers`` if there are any.
+
+    ``fn``: runs eager where no graph serves a step, which happens only without peers.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        plan: CapturePlan,
+        inputs: PersistentInputs,
+        outputs: Outputs,
+        graphs: Mapping[int, Graph],
+        peers: Peers | None,
+    ) -> None:
+        self._fn, self._plan, self._peers = fn, plan, peers
+        self._inputs, self._outputs, self._graphs = inputs, outputs, graphs
+
+    def step(self, check: Callable[[], LocalStep]) -> Any:
+        """Run the step that ``check`` finds fit; raises on every rank of the group, or on none."""
+        if self._peers is None:
+            return self._step_alone(check())
+        local = self._checked(check, self._peers)
+        step = self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
+        size = self._plan.dispatch(step.agreement.num_tokens)
+        size = require_replay(step, size, self._plan)
+        try:
+            with self._peers.rows_agreed:
+                return self._replay(local, size)
+        except Exception as error:
+            self._peers.fail("replay", error, has_run=True)
+
+    def _step_alone(self, local: LocalStep) -> Any:
+        size = None if local.mode is GraphMode.NONE else self._plan.dispatch(local.num_tokens)
+        if size is not None:
+            return self._replay(local, size)
+        with torch.inference_mode():
+            return self._fn(**local.inputs)
+
+    @staticmethod
+    def _checked(check: Callable[[], LocalStep], peers: Peers) -> LocalStep:
+        try:
+            return check()
+        except Exception as error:
+            peers.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
+            raise
+
+    def _replay(self, local: LocalStep, size: int) -> Any:
+        # Lets a step write any tensor, whatever the caller's mode; torch.inference_mode wraps it, slowly.
+        with torch._C._InferenceMode(True):
+            self._inputs.load(local.inputs, local.num_rows, size)
+            return self._outputs.trim(self._graphs[size].replay(), local.num_rows, size)

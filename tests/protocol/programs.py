@@ -1,0 +1,152 @@
+"""What the ranks of a search run: a runner's life, two runners of one group, calls of sharded graphs.
+
+Each choice is the rank's own: which step it brings, whether its model fails. A search takes every one of them
+as often as it is told to allow faults.
+"""
+
+from functools import partial
+
+import torch
+from torch._dynamo.exc import RestartAnalysis
+
+from oproj_pass.agreement.calls import CallAgreement
+from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_together
+from oproj_pass.agreement.known_errors import is_known_to_group
+from oproj_pass.agreement.step_group import ControlGroup
+from oproj_pass.capture import GraphMode, StepBound, plan_capture
+from oproj_pass.errors import OProjError
+from oproj_pass.groups import ShardGroups
+from oproj_pass.passes.fingerprint import Fingerprint
+from oproj_pass.runtime import CallableGraphs, DecodeRunner
+from tests.protocol.virtual_rank import FAILED, RAW, REFUSED, STOPPED
+
+TIMEOUT, CAPTURE_TIMEOUT = 4.0, 600.0
+PROMISED = 3 * TIMEOUT
+PLAN = plan_capture(StepBound(4, 64), sizes=[4])
+STEPS = {
+    "busy": lambda runner: runner.step({"x": rows(3)}),
+    "unfit": lambda runner: runner.step({"x": rows(2).double()}),
+    "oversize": lambda runner: runner.step({"x": rows(5)}),
+    "idle": lambda runner: runner.idle_step({}),
+    "eager": lambda runner: runner.step({"x": rows(2)}, mode=GraphMode.NONE),
+}
+
+
+def rows(count):
+    return torch.zeros(count, 1)
+
+
+class Exchanging:
+    """A model of one collective a call, before or after which it may fail."""
+
+    def __init__(self, rank, moments=("runs", "fails before", "fails after")):
+        self._rank, self._moments = rank, moments
+
+    def __call__(self, x):
+        moment = self._rank.choose(*self._moments)
+        if moment == "fails before":
+            raise RuntimeError("out of memory")
+        self._rank.group.device.collective(len(x))
+        if moment == "fails after":
+            raise RuntimeError("device assert")
+        return 2 * x
+
+
+class Sharded:
+    """A model whose graph the backend shards: compiled with its peers, and met before each call."""
+
+    def __init__(self, rank):
+        self._rank, self._calls, self._run = rank, None, Exchanging(rank, ("runs", "fails before"))
+
+    def __call__(self, x):
+        self._calls = self._calls or self._compile()
+        with self._calls.preparing([x]):
+            if self._rank.choose("cuts its weights", "cannot cut") == "cannot cut":
+                raise RuntimeError("a weight on another device")
+        return self._calls.run(self._run, [x])
+
+    def _compile(self):
+        for _ in range(2):
+            try:
+                return self._compile_once()
+            except RestartAnalysis:
+                continue
+        raise RuntimeError("restarts for ever")
+
+    def _compile_once(self):
+        outcome = self._rank.choose("compiles", "another graph", "fails to compile", "restarts")
+        text = GraphText(Fingerprint(("all_to_all", outcome == "another graph")), "at each call")
+        agree_on_graph(self._rank.group, text, CAPTURE_TIMEOUT)
+        with compiling_together(self._rank.group, CAPTURE_TIMEOUT):
+            if outcome == "fails to compile":
+                raise RuntimeError("disk full")
+            if outcome == "restarts":
+                raise RestartAnalysis
+        group = self._rank.group
+        groups = ShardGroups({group.size: group}, group)
+        return CallAgreement(groups, "o_proj", lambda given: {"o_proj": len(given[0])}, text.digest, TIMEOUT)
+
+
+def runner_on(rank, model, name="model"):
+    return DecodeRunner(
+        model,
+        PLAN,
+        rows={"x": 0},
+        group=ControlGroup(rank.group),
+        graphs=CallableGraphs(),
+        timeout=TIMEOUT,
+        capture_timeout=CAPTURE_TIMEOUT,
+        name=name,
+    )
+
+
+def of_runner(runner, error):
+    """What an error of one of its calls means: nothing raw may come out of a runner of several ranks."""
+    if not isinstance(error, OProjError):
+        return RAW
+    return STOPPED if runner._peers._stopped else REFUSED
+
+
+def of_call(error):
+    """The same for a compiled graph alone, whose model's own errors come out as they are."""
+    return REFUSED if is_known_to_group(error) else FAILED
+
+
+def serve(rank, *, warm_up, steps, kinds=tuple(STEPS), model=Exchanging):
+    """One runner: warm-up, capture, steps, each tried whatever became of the one before."""
+    runner = runner_on(rank, model(rank))
+    attempt = partial(rank.attempt, judge=partial(of_runner, runner))
+    if warm_up:
+        attempt("warm-up", lambda: runner.warm_up({"x": rows(2)}))
+    attempt("capture", lambda: runner.capture({"x": rows(1)}))
+    rank.bound = PROMISED
+    for step in range(steps):
+        kind = rank.choose(*kinds, harmful=False)
+        attempt(f"step {step}", partial(STEPS[kind], runner))
+
+
+def draft(rank):
+    """A target's and a draft's runner by turns; a rank may leave one step out."""
+    runners = {
+        name: runner_on(rank, Exchanging(rank, ("runs", "fails before")), name)
+        for name in ("target", "draft")
+    }
+    for name, runner in runners.items():
+        rank.attempt(
+            f"capture of {name}", partial(runner.capture, {"x": rows(1)}), partial(of_runner, runner)
+        )
+    rank.bound = PROMISED
+    for number, name in enumerate(("target", "draft", "target")):
+        if rank.choose("takes part", "leaves out") == "leaves out":
+            rank.skip()
+        else:
+            step, judge = partial(STEPS["busy"], runners[name]), partial(of_runner, runners[name])
+            rank.attempt(f"step {number} of {name}", step, judge)
+
+
+def call(rank, *, calls=2):
+    """A compiled graph without a runner, called with rows that a rank may bring in another number."""
+    model = Sharded(rank)
+    for number in range(calls):
+        count = rank.choose("3 rows", "5 rows", harmful=False)
+        rank.attempt(f"call {number}", partial(model, rows(int(count[0]))), of_call)

@@ -1,0 +1,70 @@
+"""The searches of the test run: which program on how many ranks, and how many faults a schedule may have."""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+from oproj_pass.agreement import step_group
+from tests.protocol.explore import State
+from tests.protocol.programs import Exchanging, Sharded, call, draft, serve
+from tests.protocol.virtual_rank import ENDS_PROCESS, NEVER, RAISES, Clock, Ranks
+
+
+@dataclass(frozen=True)
+class Search:
+    """``crashes``, ``late``, ``choices``: at most so many in a schedule; ``device_timeout``: ``Device``'s."""
+
+    program: Callable[[Any], None]
+    world: int
+    crashes: int
+    late: int
+    choices: int
+    device_timeout: str = RAISES
+
+    @contextmanager
+    def start(self):
+        """The state in which all ranks start, and the clock of the product is theirs."""
+        clock = Clock()
+        ranks = Ranks(self.program, self.world, clock, self.device_timeout)
+        with patch.object(step_group, "time", clock):
+            yield State(ranks.starts, (True,) * self.world, self.crashes, self.late, self.choices)
+
+
+_BRIEFLY = partial(
+    serve,
+    warm_up=False,
+    steps=2,
+    kinds=("busy", "unfit", "oversize"),
+    model=partial(Exchanging, moments=("runs", "fails before")),
+)
+SERVE = Search(partial(serve, warm_up=True, steps=2), 2, crashes=1, late=1, choices=1)
+THREE = Search(_BRIEFLY, 3, crashes=1, late=0, choices=1)
+THREE_LATE = Search(_BRIEFLY, 3, crashes=1, late=1, choices=0)
+DRAFT = Search(draft, 2, crashes=1, late=0, choices=1)
+CALLS = Search(call, 2, crashes=1, late=1, choices=1)
+CALLS_OF_THREE = Search(partial(call, calls=1), 3, crashes=1, late=0, choices=1)
+SHARDED = Search(partial(serve, warm_up=True, steps=1, model=Sharded), 2, crashes=1, late=1, choices=1)
+
+_ONE_STEP = partial(serve, warm_up=False, steps=1)
+NO_DEVICE_TIMEOUT = Search(_ONE_STEP, 2, crashes=1, late=0, choices=0, device_timeout=NEVER)
+WATCHED_DEVICE = Search(_ONE_STEP, 3, crashes=1, late=0, choices=0, device_timeout=ENDS_PROCESS)
+
+# Smaller ones, which find the seeded faults.
+REFUSALS = Search(partial(serve, warm_up=False, steps=2), 2, crashes=0, late=0, choices=1)
+LATE = Search(_BRIEFLY, 2, crashes=0, late=1, choices=1)
+ALL_CALLS = Search(call, 2, crashes=0, late=0, choices=1)
+DRAFTS = Search(draft, 2, crashes=0, late=0, choices=1)
+
+SEARCHES = {
+    "a runner of two": SERVE,
+    "a runner of three, failures and refusals": THREE,
+    "a runner of three, late ranks": THREE_LATE,
+    "a target's and a draft's runner": DRAFT,
+    "calls of sharded graphs": CALLS,
+    "calls of sharded graphs on three": CALLS_OF_THREE,
+    "a runner of a sharded model": SHARDED,
+    "a device whose collectives end the process": WATCHED_DEVICE,
+}
