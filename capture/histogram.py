@@ -44,7 +44,8 @@ def load_histogram(path: str | Path) -> Histogram:
     """Read observed step sizes.
 
     The file is a JSON object (tokens -> weight), a JSON list of observed sizes, or text with one observed
-    size a line; blank lines are skipped.
+    size a line; blank lines are skipped. Steps of 0 tokens, a rank's idle ones, count for nothing: such a
+    rank pads to its peers' size.
 
     Raises:
         ConfigError: the file cannot be read, is empty, or an entry is not a step size or weight.
@@ -68,16 +69,22 @@ def _from_json(text: str, source: str) -> Histogram:
     except json.JSONDecodeError as error:
         raise ConfigError(f"{source}: is not valid JSON: {error}") from error
     if isinstance(content, list):
-        return Counter(_require_step(entry, source) for entry in content)
+        steps = ((entry, f"{source}, entry {number}") for number, entry in enumerate(content, 1))
+        return Counter(_require_step(entry, where) for entry, where in steps if not _is_idle(entry))
     histogram = {_parse_step(key, source): weight for key, weight in content.items()}
     if len(histogram) != len(content):
         raise ConfigError(f"{source}: two keys name the same step; keys are {', '.join(map(repr, content))}")
-    return histogram
+    return {step: weight for step, weight in histogram.items() if not _is_idle(step)}
 
 
 def _from_lines(text: str, source: str) -> Histogram:
-    lines = enumerate(text.splitlines(), 1)
-    return Counter(_parse_step(line, f"{source}, line {number}") for number, line in lines if line.strip())
+    lines = ((line, f"{source}, line {number}") for number, line in enumerate(text.splitlines(), 1))
+    steps = ((_parse_step(line, where), where) for line, where in lines if line.strip())
+    return Counter(_require_step(step, where) for step, where in steps if not _is_idle(step))
+
+
+def _is_idle(step: object) -> bool:
+    return type(step) is int and step == 0
 
 
 def _parse_step(text: str, source: str) -> int:

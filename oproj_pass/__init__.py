@@ -7,6 +7,7 @@ planning and checking, which need no tensors, do not load torch.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from oproj_pass.errors import (
@@ -42,6 +43,8 @@ _MODULES = {
     "load_sharded": "loading",
     "shard_report": "weights.memory_report",
 }
+
+__version__ = version("oproj-pass")
 
 _WITHOUT_TORCH = {"deployment"}
 

@@ -6,25 +6,25 @@ from typing import Annotated
 import typer
 
 from oproj_pass.cli.output import Json, Status, finish, show
-from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
+from oproj_pass.cli.source import Source, read_deployment
+from oproj_pass.deployment import DeploymentReport, check_deployment
 
 EXAMPLE = "Example: oproj check decode.yaml"
 
 
 def run(
-    deployment: Annotated[
-        Path,
-        typer.Argument(
-            exists=True, dir_okay=False, help="Deployment in vLLM's field names: .yaml, .yml or .json."
-        ),
-    ],
+    deployment: Source = None,
+    hf_config: Annotated[
+        Path | None,
+        typer.Option(exists=True, help="The model's config.json, or its folder; wins over the deployment's."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Check a serving deployment against every rule, and report all findings at once.
 
-    Exit status: 0 no finding, 1 an error refuses the start, 3 warnings only, 2 the file is unusable.
+    Exit status: 0 no finding, 1 an error refuses the start, 3 warnings only, 2 the input is unusable.
     """
-    report = check_deployment(Deployment.from_file(deployment))
+    report = check_deployment(read_deployment(deployment or (), hf_config))
     show(report.to_dict(), report, as_json=json)
     finish(_status(report))
 

@@ -12,7 +12,9 @@ from oproj_pass.cli.output import Json, Status, finish, progress, write_page
 if TYPE_CHECKING:
     from oproj_pass.passes.diff import GraphDiff
 
-EXAMPLE = "Example: oproj diff --model Llama/config.json --size 8 --html sharded.html"
+EXAMPLE = "Example: oproj diff --model Llama/config.json --html sharded.html"
+
+_COLOURS = {"+": "green", "-": "red", ">": "yellow", "@": "cyan", "#": "bright_black"}
 
 _Snapshot = Annotated[
     Path | None,
@@ -29,26 +31,38 @@ def run(
             exists=True, help="Compare this model's graph before and after sharding: a config.json."
         ),
     ] = None,
-    size: Annotated[int, typer.Option(min=2, help="Ranks that share a projection, with --model.")] = 8,
+    oproj_tensor_parallel_size: Annotated[
+        int, typer.Option(min=2, help="Ranks that share a projection, with --model.")
+    ] = 8,
     html: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write one self-contained page instead of text.")
     ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="Exit with 1 where the graphs differ, as `git diff` does.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compare two graphs saved with snapshot(graph).save(path), or a model before and after sharding.
 
-    Exit status as of diff: 0 the graphs are equal, 1 they differ, 2 bad input.
+    Exit status: 0 done, 1 the graphs differ (with --exit-code), 2 bad input.
     """
     if (before is None or after is None) if model is None else (before is not None):
         raise typer.BadParameter("give two snapshots, or --model alone")
-    diff = _of_snapshots(before, after) if model is None else _of_model(model, size)
+    diff = _of_snapshots(before, after) if model is None else _of_model(model, oproj_tensor_parallel_size)
     if html is not None:
         write_page(html, diff.to_html())
     if json:
         typer.echo(json_.dumps(diff.summary(), indent=2))
     elif html is None:
-        typer.echo(diff.to_text(), nl=False)
-    finish(Status.NO if diff.groups else Status.OK)
+        _print(diff.to_text())
+    finish(Status.NO if exit_code and diff.groups else Status.OK)
+
+
+def _print(text: str) -> None:
+    """In colour on a terminal, as it is elsewhere."""
+    for line in text.splitlines():
+        is_header = line[:3] in ("---", "+++")
+        typer.secho(line, bold=is_header or None, fg=None if is_header else _COLOURS.get(line[:1]))
 
 
 def _of_snapshots(before: Path | None, after: Path | None) -> "GraphDiff":

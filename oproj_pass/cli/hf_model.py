@@ -14,6 +14,9 @@ from oproj_pass.errors import ConfigError, OProjError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+MISSING_TRANSFORMERS = (
+    "transformers is missing: pip install 'transformers>=5,<6'; in a clone: pip install '.[hf]'"
+)
 NUM_TOKENS = 4
 """Requests of the decode step that is captured, one token each; the report does not depend on it."""
 
@@ -31,7 +34,7 @@ def build_model(path: Path, dtype: str | None, *, quiet: bool = False) -> "nn.Mo
     transformers is missing, does not know the config, or cannot build it.
     """
     if find_spec("transformers") is None:
-        raise ConfigError("transformers is missing: pip install 'oproj-pass[hf]'")
+        raise ConfigError(MISSING_TRANSFORMERS)
     import torch  # noqa: PLC0415 - slow to load, and not needed to refuse
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM  # noqa: PLC0415
 

@@ -1,12 +1,14 @@
 """The commands together, and how their errors are shown: one message on stderr, no traceback."""
 
 import logging
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from oproj_pass.cli import advise, check, demo, diff, explain, plan
+from oproj_pass import __version__
+from oproj_pass.cli import advise, check, demo, diff, doctor, explain, plan
+from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Status
 from oproj_pass.errors import OProjError
 
@@ -20,17 +22,29 @@ class _Commands(TyperGroup):
             raise typer.Exit(int(Status.BAD_INPUT)) from error
 
 
-app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, add_completion=False)
-app.command("plan", epilog=plan.EXAMPLE)(plan.run)
-app.command("check", epilog=check.EXAMPLE)(check.run)
-app.command("explain", epilog=explain.EXAMPLE)(explain.run)
-app.command("advise", epilog=advise.EXAMPLE)(advise.run)
-app.command("diff", epilog=diff.EXAMPLE)(diff.run)
-app.command("demo", epilog=demo.EXAMPLE)(demo.run)
+# plain help: rich's boxes cut the names of options at 80 columns
+app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app.command("plan", cls=plan.PlanCommand, epilog=plan.EXAMPLE)(plan.run)
+app.command("check", cls=OneValueCommand, epilog=check.EXAMPLE)(check.run)
+app.command("explain", cls=OneValueCommand, epilog=explain.EXAMPLE)(explain.run)
+app.command("advise", cls=OneValueCommand, epilog=advise.EXAMPLE)(advise.run)
+app.command("diff", cls=OneValueCommand, epilog=diff.EXAMPLE)(diff.run)
+app.command("doctor", cls=OneValueCommand, epilog=doctor.EXAMPLE)(doctor.run)
+app.command("demo", cls=OneValueCommand, epilog=demo.EXAMPLE)(demo.run)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"oproj_pass {__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def oproj() -> None:
+def oproj(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Shard attention output projections across data-parallel decode ranks: plan, check, explain, compare.
 
     Exit status: 0 yes, 1 no, 2 bad input, 3 yes with warnings. Each command's help says what it answers.

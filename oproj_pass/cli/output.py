@@ -3,7 +3,7 @@
 import json
 from enum import IntEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
@@ -49,6 +49,6 @@ def progress(message: str) -> Any:
     return Console(stderr=True).status(message)
 
 
-def finish(status: Status) -> None:
+def finish(status: Status) -> NoReturn:
     """End the command with ``status``."""
     raise typer.Exit(int(status))

@@ -4,8 +4,10 @@ The scheduler's limits come from options, from a deployment file, or from both; 
 """
 
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Group
@@ -13,11 +15,25 @@ from rich.text import Text
 
 from oproj_pass.capture import CapturePlan, StepBound, load_histogram, plan_capture
 from oproj_pass.capture.platforms import platform_of
+from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Json, Status, finish, show
-from oproj_pass.deployment import Deployment
+from oproj_pass.cli.source import Source, read_deployment
+from oproj_pass.deployment.files import read_mapping
 from oproj_pass.errors import ConfigError
 
 EXAMPLE = "Example: oproj plan --max-num-seqs 24 --max-num-batched-tokens 8192 --num-speculative-tokens 1"
+
+
+class PlanCommand(OneValueCommand):
+    """Takes the sizes as it prints them, and as `vllm serve` does: with spaces between them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Join the numbers that follow ``--cudagraph-capture-sizes``."""
+        if (option := "--cudagraph-capture-sizes") in args:
+            first = args.index(option) + 1
+            sizes = list(takewhile(lambda text: text.strip(",").isdigit(), args[first:]))
+            args = [*args[:first], *([" ".join(sizes)] if sizes else []), *args[first + len(sizes) :]]
+        return super().parse_args(ctx, args)
 
 
 def parse_sizes(text: str) -> list[int]:
@@ -25,14 +41,11 @@ def parse_sizes(text: str) -> list[int]:
     try:
         return [int(size) for size in re.split(r"[,\s]+", text.strip())]
     except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a list of sizes such as 1,2,4,8") from None
+        raise typer.BadParameter(f"{text!r} is not a list of sizes such as 1 2 4 8") from None
 
 
 def run(
-    deployment: Annotated[
-        Path | None,
-        typer.Argument(exists=True, dir_okay=False, help="Deployment file, as for `oproj check`."),
-    ] = None,
+    deployment: Source = None,
     max_num_seqs: Annotated[int | None, typer.Option(help="Most requests in one step, R.")] = None,
     max_num_batched_tokens: Annotated[int | None, typer.Option(help="Most tokens in one step, T.")] = None,
     num_speculative_tokens: Annotated[
@@ -42,7 +55,7 @@ def run(
         int | None, typer.Option(help="Ceiling of the captured sizes.")
     ] = None,
     cudagraph_capture_sizes: Annotated[
-        str | None, typer.Option(metavar="1,2,4,..", help="Capture these instead of the default grid.")
+        str | None, typer.Option(metavar="1 2 4 ...", help="Capture these instead of the default grid.")
     ] = None,
     platform: Annotated[
         Literal["npu", "cuda"] | None, typer.Option(help="Whose defaults apply and are compared with.")
@@ -56,8 +69,12 @@ def run(
 ) -> None:
     """Plan the decode step sizes to capture, and say why each is there.
 
+    A file that holds what --json printed is shown again.
+
     Exit status: 0 every possible decode step has a captured size, 3 some would run eager, 2 bad input.
     """
+    if (saved := _saved_plan(deployment or ())) is not None:
+        _finish(saved, json)
     options: dict[str, Any] = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -66,7 +83,8 @@ def run(
         "cudagraph_capture_sizes": parse_sizes(cudagraph_capture_sizes) if cudagraph_capture_sizes else None,
         "device_type": platform,
     }
-    settings = _settings(deployment, {name: value for name, value in options.items() if value is not None})
+    given = {name: value for name, value in options.items() if value is not None}
+    settings = _settings(deployment or (), given)
     plan = plan_capture(
         StepBound(
             settings["max_num_seqs"],
@@ -79,13 +97,25 @@ def run(
         histogram=None if histogram is None else load_histogram(histogram),
         platform=platform_of(settings.get("device_type", "npu")),
     )
+    _finish(plan, json)
+
+
+def _saved_plan(source: Sequence[str]) -> CapturePlan | None:
+    """The plan that `--json` printed into a file, if the argument is one."""
+    if len(source) != 1 or not source[0].endswith(".json"):
+        return None
+    fields = read_mapping(Path(source[0]))
+    return CapturePlan.from_dict(fields) if {"bound", "sizes"} <= fields.keys() else None
+
+
+def _finish(plan: CapturePlan, json: bool) -> NoReturn:
     show(plan.to_dict(), _text(plan), as_json=json)
     finish(Status.OK if plan.covers else Status.WARNING)
 
 
-def _settings(deployment: Path | None, options: dict[str, Any]) -> dict[str, Any]:
-    if deployment is not None:
-        return Deployment.from_file(deployment).model_dump() | options
+def _settings(deployment: Sequence[str], options: dict[str, Any]) -> dict[str, Any]:
+    if deployment:
+        return read_deployment(deployment).model_dump() | options
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         if name not in options:
             raise ConfigError(f"--{name.replace('_', '-')} is missing: give it, or a deployment file")

@@ -7,6 +7,7 @@ needs piecewise graphs. Both hold without the o_proj knob.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from oproj_pass.deployment.connectors import Connector
 from oproj_pass.deployment.facts import Facts
@@ -30,7 +31,28 @@ def preempt_offload(facts: Facts) -> Iterator[Finding]:
             f"August 2026 call it {FORMER_OFFLOAD_CONNECTOR})."
         )
         required = f"a chain that holds {OFFLOAD_CONNECTOR} with {assigned(facts.splits)}"
-        yield error(Rule.PREEMPT_OFFLOAD, names, required, remedy)
+        yield error(Rule.PREEMPT_OFFLOAD, names, required, remedy, change=_with_offload(facts))
+
+
+def _with_offload(facts: Facts) -> dict[str, Any] | None:
+    """The chain that is there, its connectors and the offload's under one MultiConnector."""
+    config = facts.deployment.kv_transfer_config
+    if not config or not config.get("kv_connector"):
+        return None
+    extra = config.get("kv_connector_extra_config") or {}
+    inner = extra.get("connectors") if config.get("kv_connector") == "MultiConnector" else [config]
+    role = config.get("kv_role") or "kv_consumer"
+    connectors = [
+        *(item for item in inner or () if item),
+        {"kv_connector": OFFLOAD_CONNECTOR, "kv_role": role},
+    ]
+    return {
+        "kv_transfer_config": {
+            "kv_connector": "MultiConnector",
+            "kv_role": role,
+            "kv_connector_extra_config": {"connectors": connectors},
+        }
+    }
 
 
 def connector_sizes(facts: Facts) -> Iterator[Finding]:
@@ -73,4 +95,5 @@ def layerwise_connector(facts: Facts) -> Iterator[Finding]:
             report = error if certain else warning
             required = f"PIECEWISE with the layerwise connector {connector.name} at {connector.path}"
             remedy = "Set cudagraph_mode to PIECEWISE, or use a connector that does not work layer by layer."
-            yield report(Rule.LAYERWISE_CONNECTOR, facts.graph_mode.name, required, remedy)
+            change = {"compilation_config": {"cudagraph_mode": "PIECEWISE"}}
+            yield report(Rule.LAYERWISE_CONNECTOR, facts.graph_mode.name, required, remedy, change=change)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from oproj_pass.deployment.facts import Facts
 from oproj_pass.deployment.findings import Finding, error
+from oproj_pass.deployment.finegrained import set_sizes
 from oproj_pass.deployment.knobs import BUILT, Knob, assigned, listed
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.deployment.switches import (
@@ -24,6 +25,7 @@ from oproj_pass.deployment.switches import (
 __all__ = ["built_sizes", "nonbsp", "pcp_dp_platform", "pcp_weight_sharding"]
 
 NO_PCP_WITH_DP = ("cuda", "rocm")
+_NO_NONBSP = {"additional_config": {SCHEDULER_SECTION: {NONBSP: {"enabled": False}}}}
 _O_PROJ: Collection[Knob] = (Knob.OPROJ,)
 _VOCABULARY: Collection[Knob] = (Knob.EMBEDDING, Knob.LMHEAD)
 
@@ -34,7 +36,8 @@ def built_sizes(facts: Facts) -> Iterator[Finding]:
         if knob not in BUILT:
             required = f"0: nothing here shards {knob.shards}, and the size would be ignored"
             path = f"{Rule.BUILT_SIZES.field}.{knob}"
-            yield error(Rule.BUILT_SIZES, size, required, "Set it to 0, or remove the key.", field=path)
+            remedy, change = "Set it to 0, or remove the key.", set_sizes({knob: 0})
+            yield error(Rule.BUILT_SIZES, size, required, remedy, field=path, change=change)
 
 
 def pcp_weight_sharding(facts: Facts) -> Iterator[Finding]:
@@ -54,7 +57,8 @@ def pcp_weight_sharding(facts: Facts) -> Iterator[Finding]:
 def _not_both(switch: str, value: object, sizes: Mapping[Knob, int]) -> Finding:
     path = f"{Rule.PCP_WEIGHT_SHARDING.field}.{switch}"
     remedy = f"Set it to false, or {listed(sizes)} to 0."
-    return error(Rule.PCP_WEIGHT_SHARDING, value, f"false with {assigned(sizes)}", remedy, field=path)
+    required, change = f"false with {assigned(sizes)}", {"additional_config": {switch: False}}
+    return error(Rule.PCP_WEIGHT_SHARDING, value, required, remedy, field=path, change=change)
 
 
 def nonbsp(facts: Facts) -> Iterator[Finding]:
@@ -66,10 +70,10 @@ def nonbsp(facts: Facts) -> Iterator[Finding]:
     if facts.uniform:
         required = f"false with {assigned(facts.uniform)}, which needs the recompute scheduler"
         remedy = f"Set it to false, or {listed(facts.uniform)} to 0."
-        yield error(Rule.NONBSP, enabled, required, remedy)
+        yield error(Rule.NONBSP, enabled, required, remedy, change=_NO_NONBSP)
     elif is_on(facts.recompute_scheduler.value):
         required = f"false with {facts.recompute_scheduler.field}"
-        yield error(Rule.NONBSP, enabled, required, "Keep one of the two schedulers.")
+        yield error(Rule.NONBSP, enabled, required, "Keep one of the two schedulers.", change=_NO_NONBSP)
 
 
 def pcp_dp_platform(facts: Facts) -> Iterator[Finding]:
@@ -78,4 +82,5 @@ def pcp_dp_platform(facts: Facts) -> Iterator[Finding]:
     pcp, dp = deployment.prefill_context_parallel_size, deployment.data_parallel_size
     if pcp > 1 and dp > 1 and deployment.device_type in NO_PCP_WITH_DP:
         required = f"1 with data_parallel_size={dp} on {deployment.device_type}, whose platform refuses both"
-        yield error(Rule.PCP_DP_PLATFORM, pcp, required, "Set one of the two to 1; Ascend allows both.")
+        remedy, change = "Set one of the two to 1; Ascend allows both.", {"prefill_context_parallel_size": 1}
+        yield error(Rule.PCP_DP_PLATFORM, pcp, required, remedy, change=change)

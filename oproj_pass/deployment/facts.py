@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import gcd
 
 from oproj_pass.capture import StepBound, plan_capture, vllm_sizes
 from oproj_pass.capture.baselines import runner_v1_sizes
@@ -42,6 +43,12 @@ class Facts:
     def splits(self) -> dict[Knob, int]:
         """Those that really split (N > 1): rule 14 exempts the others from rules 8 to 10 and 13."""
         return {knob: size for knob, size in self.uniform.items() if size > 1}
+
+    def fitting_sizes(self, knob: Knob) -> list[int]:
+        """Every size of `knob` that divides the data-parallel ranks and, of o_proj, its input features."""
+        ranks, width = self.deployment.data_parallel_size, self.deployment.oproj_input_size
+        common = gcd(ranks, width) if knob is Knob.OPROJ and width is not None else ranks
+        return [n for n in range(1, common + 1) if common % n == 0]
 
     @cached_property
     def recompute_scheduler(self) -> Setting:

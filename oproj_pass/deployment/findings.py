@@ -28,7 +28,11 @@ class Severity(enum.Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One violated rule: the field at fault, its value, what is required and what to do about it."""
+    """One violated rule: the field at fault, its value, what is required and what to do about it.
+
+    `change` is the remedy as a part of the deployment, to be merged into it, in vLLM's spelling; None where
+    the remedy is not a setting of this deployment.
+    """
 
     rule: Rule
     severity: Severity
@@ -36,6 +40,7 @@ class Finding:
     value: Any
     required: str
     remedy: str
+    change: Mapping[str, Any] | None = None
 
     @property
     def message(self) -> str:
@@ -54,17 +59,34 @@ class Finding:
             "value": value,
             "required": self.required,
             "remedy": self.remedy,
+            "change": self.change,
         }
 
 
-def error(rule: Rule, value: Any, required: str, remedy: str, *, field: str | None = None) -> Finding:
+def error(
+    rule: Rule,
+    value: Any,
+    required: str,
+    remedy: str,
+    *,
+    field: str | None = None,
+    change: Mapping[str, Any] | None = None,
+) -> Finding:
     """A finding that refuses the start; its field is the rule's unless another is named."""
-    return Finding(rule, Severity.ERROR, field or rule.field, value, required, remedy)
+    return Finding(rule, Severity.ERROR, field or rule.field, value, required, remedy, change)
 
 
-def warning(rule: Rule, value: Any, required: str, remedy: str, *, field: str | None = None) -> Finding:
+def warning(
+    rule: Rule,
+    value: Any,
+    required: str,
+    remedy: str,
+    *,
+    field: str | None = None,
+    change: Mapping[str, Any] | None = None,
+) -> Finding:
     """A finding that lets the start go on; its field is the rule's unless another is named."""
-    return Finding(rule, Severity.WARNING, field or rule.field, value, required, remedy)
+    return Finding(rule, Severity.WARNING, field or rule.field, value, required, remedy, change)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from oproj_pass.deployment.knobs import Knob
 from oproj_pass.deployment.names import near_misses, suggestion
 from oproj_pass.deployment.rule import Rule
 
-__all__ = ["SECTION", "FineGrainedSizes", "read_sizes"]
+__all__ = ["SECTION", "FineGrainedSizes", "read_sizes", "set_sizes"]
 
 SECTION = "finegrained_tp_config"
 _KNOBS: dict[Any, Knob] = {knob.value: knob for knob in Knob}
@@ -34,6 +34,11 @@ class FineGrainedSizes:
     def active(self) -> dict[Knob, int]:
         """The sizes that are on."""
         return {knob: size for knob, size in self.sizes.items() if size > 0}
+
+
+def set_sizes(sizes: Mapping[Knob, int]) -> dict[str, Any]:
+    """The part of a deployment that sets these sizes."""
+    return {"additional_config": {SECTION: {str(knob): size for knob, size in sizes.items()}}}
 
 
 def read_sizes(additional_config: Mapping[str, Any]) -> FineGrainedSizes:

@@ -36,6 +36,7 @@ _SECTIONS = {
     },
     "speculative_config": {"num_speculative_tokens": "num_speculative_tokens"},
 }
+_SHORTHANDS = {"spec_tokens": "num_speculative_tokens"}
 _KEPT_SECTIONS = {
     "additional_config": (RECOMPUTE_SCHEDULER, SCHEDULER_SECTION, O_PROJ_OVER_PCP, VOCABULARY_OVER_PCP),
     "kv_transfer_config": ("kv_connector", "kv_role", "kv_connector_extra_config"),
@@ -63,12 +64,14 @@ def flatten(fields: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
             flat[name] = _keep_section(name, value)
         elif name == "hf_config":
             _merge(flat, model_facts(_section(name, value)), name)
-        elif name in names:
-            _merge(flat, {name: value}, name)
-        elif name not in ENGINE_ARGS:
+        elif (field := _SHORTHANDS.get(name, name)) in names:
+            _merge(flat, {field: value}, name)
+        elif name.removeprefix("no_") not in ENGINE_ARGS:
             unknown.append(f"{name!r} is not a deployment field{suggestion(name, names)}")
     if unknown:
         raise ConfigError("; ".join(unknown) + f". Known fields: {', '.join(sorted(names))}.")
+    if str(fields.get("optimization_level")) == "0":  # vLLM's level without graphs
+        flat.setdefault("cudagraph_mode", "NONE")
     return flat
 
 

@@ -14,6 +14,7 @@ from oproj_pass.deployment.rule import Rule
 
 __all__ = ["capture_coverage", "graph_mode", "pcp_dp_graph_mode"]
 
+_DECODE_GRAPHS = {"compilation_config": {"cudagraph_mode": "FULL_DECODE_ONLY"}}
 PCP_DP_MODES = (CUDAGraphMode.NONE, CUDAGraphMode.FULL_DECODE_ONLY)
 
 
@@ -22,21 +23,22 @@ def graph_mode(facts: Facts) -> Iterator[Finding]:
     if not facts.splits or facts.graph_mode is not CUDAGraphMode.NONE:
         return
     required = f"a graph mode with {assigned(facts.splits)}: without one the ranks differ in tokens and hang"
-    for field, value, remedy in _causes_of_no_graphs(facts.deployment):
-        yield error(Rule.GRAPH_MODE, value, required, remedy, field=field)
+    for field, value, remedy, change in _causes_of_no_graphs(facts.deployment):
+        yield error(Rule.GRAPH_MODE, value, required, remedy, field=field, change=change)
 
 
-def _causes_of_no_graphs(deployment: Deployment) -> Iterator[tuple[str, Any, str]]:
+def _causes_of_no_graphs(deployment: Deployment) -> Iterator[tuple[str, Any, str, dict[str, Any]]]:
     """Every setting that alone would leave no graphs, so that mending one does not uncover the next."""
     requested, mode = deployment.cudagraph_mode, deployment.compilation_mode
     if deployment.enforce_eager:
-        yield "enforce_eager", True, "Remove enforce_eager and set cudagraph_mode to FULL_DECODE_ONLY."
+        remedy = "Remove enforce_eager and set cudagraph_mode to FULL_DECODE_ONLY."
+        yield "enforce_eager", True, remedy, {"enforce_eager": False, **_DECODE_GRAPHS}
     if requested is CUDAGraphMode.NONE:
         remedy = (
             "Set cudagraph_mode to FULL_DECODE_ONLY. If you did not set NONE, the platform did: vllm-ascend "
             "turns compilation modes 1 and 2 into it, mode=2 with backend='oproj_npu' included."
         )
-        yield "cudagraph_mode", CUDAGraphMode.NONE.name, remedy
+        yield "cudagraph_mode", CUDAGraphMode.NONE.name, remedy, _DECODE_GRAPHS
         requested = CUDAGraphMode.FULL_DECODE_ONLY
     mended = deployment.model_copy(update={"enforce_eager": False, "cudagraph_mode": requested})
     if mode is not None and mended.effective_cudagraph_mode is CUDAGraphMode.NONE:
@@ -44,7 +46,8 @@ def _causes_of_no_graphs(deployment: Deployment) -> Iterator[tuple[str, Any, str
             f"On {deployment.device_type} this mode (backend={deployment.compilation_backend!r}) leaves no "
             "graphs, and only a log line says so. Set mode to 3 (VLLM_COMPILE), without a backend."
         )
-        yield "compilation_config.mode", mode.name, remedy
+        change = {"compilation_config": {"mode": 3, "backend": None}}
+        yield "compilation_config.mode", mode.name, remedy, change
 
 
 def pcp_dp_graph_mode(facts: Facts) -> Iterator[Finding]:
@@ -56,7 +59,7 @@ def pcp_dp_graph_mode(facts: Facts) -> Iterator[Finding]:
             f"NONE or FULL_DECODE_ONLY with prefill_context_parallel_size={pcp} and data_parallel_size={dp}"
         )
         remedy = "Set cudagraph_mode to FULL_DECODE_ONLY, or one of the two sizes to 1."
-        yield error(Rule.PCP_DP_GRAPH_MODE, mode.name, required, remedy)
+        yield error(Rule.PCP_DP_GRAPH_MODE, mode.name, required, remedy, change=_DECODE_GRAPHS)
 
 
 def capture_coverage(facts: Facts) -> Iterator[Finding]:
@@ -77,4 +80,10 @@ def capture_coverage(facts: Facts) -> Iterator[Finding]:
             f"The start goes on with {listed(facts.uniform)} at 0. To keep {assigned(facts.uniform)}, raise "
             f"max_cudagraph_capture_size to {bound.max_decode_tokens} (or end cudagraph_capture_sizes in it)."
         )
-        yield warning(Rule.CAPTURE_COVERAGE, captured, required, remedy)
+        sizes = facts.deployment.cudagraph_capture_sizes
+        change: dict[str, Any] = (
+            {"max_cudagraph_capture_size": bound.max_decode_tokens}
+            if sizes is None
+            else {"cudagraph_capture_sizes": sorted({*sizes, bound.max_decode_tokens})}
+        )
+        yield warning(Rule.CAPTURE_COVERAGE, captured, required, remedy, change=change)

@@ -1,21 +1,24 @@
-"""Reads a deployment from a file or from a live VllmConfig, as plain fields.
+"""Reads a deployment from a file, a command line or a live VllmConfig, as plain fields.
 
 Decides where each field is found; names and values are checked by the model.
 """
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from oproj_pass.deployment.files import SCRIPTS, parse_mapping, read_mapping, text_of
 from oproj_pass.deployment.flatten import spelled
 from oproj_pass.deployment.hf_config import model_facts
+from oproj_pass.deployment.local_model import with_model_facts
+from oproj_pass.deployment.serve_command import serve_fields
+from oproj_pass.deployment.shell import holds_serve_command, serve_arguments, serve_arguments_of_script
 from oproj_pass.errors import ConfigError
 
-__all__ = ["read_file", "read_vllm_config"]
+__all__ = ["read_command", "read_file", "read_text", "read_vllm_config"]
+
 
 _MISSING = object()
 
@@ -43,48 +46,44 @@ _VLLM_FIELDS: dict[str, tuple[tuple[str, str, Any], ...]] = {
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Return the fields of a .json, .yaml or .yml file, with the facts of a model that is on this machine.
+    """Return the fields of a .json, .yaml or .yml file, or of a script's `vllm serve` (.sh, .bash).
 
-    The model is `hf_config`, or else `model`: a config.json or its folder. What the file states itself wins
-    over the config of `model`.
+    The facts of a model that is on this machine come with them. The model is `hf_config`, or else `model`: a
+    config.json, its folder, or a name in the local Hugging Face cache. What the file states itself wins over
+    the config of `model`.
 
     Raises:
         ConfigError: a file is missing, of another kind, malformed, or not a mapping.
     """
-    fields = {spelled(name): value for name, value in _read_mapping(path).items()}
-    config, model = fields.get("hf_config"), fields.get("model")
-    if isinstance(config, str):
-        fields["hf_config"] = _read_mapping(_config_file(path.parent / config))
-    elif config is None and isinstance(model, str) and (found := _local_config(model, path.parent)):
-        facts = model_facts(_read_mapping(found))
-        fields |= {name: fact for name, fact in facts.items() if fields.get(name) is None}
-    return fields
+    if path.suffix in SCRIPTS:
+        return read_command(
+            ["vllm", "serve", *serve_arguments_of_script(text_of(path), str(path))], path.parent
+        )
+    return with_model_facts(read_mapping(path), path.parent)
 
 
-def _local_config(model: str, folder: Path) -> Path | None:
-    """The config.json of `model`, seen from `folder` or from here; None for what may be a hub's name."""
-    places = [_config_file(start / model) for start in (folder, Path())]
-    found = next((place for place in places if place.suffix == ".json" and place.is_file()), None)
-    return places[0] if found is None and model.endswith(".json") else found
+def read_text(text: str, source: str) -> dict[str, Any]:
+    """Return the fields of a script or a mapping, whichever `text` is; `source` names it in messages."""
+    if holds_serve_command(text):
+        return read_command(["vllm", "serve", *serve_arguments_of_script(text, source)])
+    return with_model_facts(parse_mapping(text, source), Path())
 
 
-def _config_file(place: Path) -> Path:
-    return place / "config.json" if place.is_dir() else place
+def read_command(words: Sequence[str], folder: Path = Path()) -> dict[str, Any]:
+    """Return the fields of a command line; those of the file that its `--config` names stand behind them.
 
-
-def _read_mapping(path: Path) -> dict[str, Any]:
-    if path.suffix not in (".json", ".yaml", ".yml"):
-        raise ConfigError(f"{path} ends in {path.suffix!r}, required: .json, .yaml or .yml.")
-    try:
-        text = path.read_text(encoding="utf-8")
-        fields = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}. Check the path.") from error
-    except (json.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is malformed: {error}") from error
-    if not isinstance(fields, dict):
-        raise ConfigError(f"{path} holds a {type(fields).__name__}, required: a mapping of fields.")
-    return fields
+    Raises:
+        ConfigError: it does not run `vllm serve`, or an argument cannot be read.
+    """
+    arguments = serve_arguments(words)
+    if arguments is None:
+        raise ConfigError(f"{' '.join(words)!r} is no deployment, required: vllm serve MODEL ...")
+    fields = serve_fields(arguments)
+    config = fields.pop("config", None)
+    if config is not None:
+        stated = {spelled(name): value for name, value in read_mapping(folder / str(config)).items()}
+        fields = stated | fields
+    return with_model_facts(fields, folder)
 
 
 def read_vllm_config(vllm_config: Any) -> dict[str, Any]:

@@ -6,29 +6,27 @@ fine-grained sizes stay as written, because an unusable size is a finding of rul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from oproj_pass.deployment import loaders
+from oproj_pass.deployment.files import read_mapping
 from oproj_pass.deployment.flatten import flatten
 from oproj_pass.deployment.graph_mode import CompilationMode, CUDAGraphMode, effective_graph_mode, parse_mode
+from oproj_pass.deployment.hf_config import model_facts
+from oproj_pass.deployment.local_model import config_file
+from oproj_pass.deployment.numbers import whole_number
 from oproj_pass.errors import ConfigError
 from oproj_pass.validation import wrong_fields
 
 __all__ = ["Deployment"]
 
 
-def _not_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("a whole number")
-    return value
-
-
-_Count = Annotated[int, BeforeValidator(_not_bool), Field(ge=1)]
-_CountOrZero = Annotated[int, BeforeValidator(_not_bool), Field(ge=0)]
+_Count = Annotated[int, BeforeValidator(whole_number), Field(ge=1)]
+_CountOrZero = Annotated[int, BeforeValidator(whole_number), Field(ge=0)]
 _GraphMode = Annotated[CUDAGraphMode, BeforeValidator(lambda value: parse_mode(CUDAGraphMode, value))]
 _CompileMode = Annotated[CompilationMode, BeforeValidator(lambda value: parse_mode(CompilationMode, value))]
 
@@ -100,11 +98,26 @@ class Deployment(BaseModel):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Deployment:
-        """Read a JSON or YAML file.
+        """Read a JSON or YAML file, or a shell script that runs `vllm serve`.
 
-        Its `hf_config` or `model` may be a config.json or a model's folder: the model's facts are read there.
+        Its `hf_config` or `model` may be a config.json, a model's folder, or a name in the local cache of the
+        Hugging Face hub: the model's facts are read there.
         """
         return cls.from_dict(loaders.read_file(Path(path)))
+
+    @classmethod
+    def from_text(cls, text: str, source: str = "text") -> Deployment:
+        """Read what a file would hold; `source` names it in messages."""
+        return cls.from_dict(loaders.read_text(text, source))
+
+    @classmethod
+    def from_command(cls, words: Sequence[str]) -> Deployment:
+        """Read a command line, `["vllm", "serve", model, ...]`."""
+        return cls.from_dict(loaders.read_command(words))
+
+    def with_model(self, hf_config: str | Path) -> Deployment:
+        """This deployment of the model whose config.json, or folder, is given."""
+        return self.model_copy(update=model_facts(read_mapping(config_file(Path(hf_config)))))
 
     @classmethod
     def from_vllm(cls, vllm_config: Any) -> Deployment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["to_html", "to_rich"]
 
-_COLUMNS = ("rule", "severity", "field", "value", "required", "remedy")
+_COLUMNS = ("rule", "severity", "field", "value", "required", "remedy", "set")
 _STYLES = {"error": "red", "warning": "yellow"}
 
 
 def to_rich(report: DeploymentReport) -> RenderableType:
-    """Return the report as a headline and three lines a finding, which wrap and are never cut."""
+    """Return the report as a headline and a few lines a finding, which wrap and are never cut."""
     lines = [Text(_headline(report), style="green" if report.ok else "red")]
     for finding in report.findings:
         severity = finding.severity.value
@@ -26,6 +27,8 @@ def to_rich(report: DeploymentReport) -> RenderableType:
         lines.append(Text(title, style=_STYLES[severity]))
         lines.append(Text(f"    required: {finding.required}"))
         lines.append(Text(f"    remedy:   {finding.remedy}"))
+        if finding.change is not None:
+            lines.append(Text(f"    set:      {json.dumps(finding.change)}"))
     lines += [Text(f"not judged: {reason}", style="dim") for reason in report.not_judged]
     return Group(*lines)
 
@@ -57,6 +60,7 @@ def _cells(finding: Finding) -> tuple[str, ...]:
         repr(finding.value),
         finding.required,
         finding.remedy,
+        "" if finding.change is None else json.dumps(finding.change),
     )
 
 

@@ -6,12 +6,14 @@ on graphs, on the connector chain and on what excludes each other are in the fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from oproj_pass.deployment.facts import Facts
 from oproj_pass.deployment.findings import Finding, error, warning
+from oproj_pass.deployment.finegrained import set_sizes
 from oproj_pass.deployment.knobs import UNIFORM_STEPS, Knob, assigned, listed
 from oproj_pass.deployment.rule import Rule
+from oproj_pass.deployment.switches import RECOMPUTE_SCHEDULER, SCHEDULER_SECTION
 
 __all__ = [
     "context_parallel",
@@ -40,13 +42,17 @@ def tensor_parallel(facts: Facts) -> Iterator[Finding]:
     size = facts.deployment.tensor_parallel_size
     if size == 1:
         return
+    change = {
+        "tensor_parallel_size": 1,
+        "data_parallel_size": size * facts.deployment.data_parallel_size,
+    }
     if sizes := facts.uniform:
         remedy = f"Set tensor_parallel_size to 1 and grow data_parallel_size, or set {listed(sizes)} to 0."
-        yield error(Rule.TENSOR_PARALLEL, size, f"1 with {assigned(sizes)}", remedy)
+        yield error(Rule.TENSOR_PARALLEL, size, f"1 with {assigned(sizes)}", remedy, change=change)
     if sizes := {knob: n for knob, n in facts.sizes.active.items() if knob not in UNIFORM_STEPS}:
         required = f"1 with {assigned(sizes)}, whose shards would replace those of tensor parallelism"
         remedy = f"Nobody has tried them together: set tensor_parallel_size to 1, or {listed(sizes)} to 0."
-        yield warning(Rule.TENSOR_PARALLEL, size, required, remedy)
+        yield warning(Rule.TENSOR_PARALLEL, size, required, remedy, change=change)
 
 
 def full_groups(facts: Facts) -> Iterator[Finding]:
@@ -54,9 +60,11 @@ def full_groups(facts: Facts) -> Iterator[Finding]:
     ranks = facts.deployment.data_parallel_size
     for knob, size in facts.sizes.active.items():
         if ranks % size:
-            fitting = [n for n in range(1, ranks + 1) if ranks % n == 0]
-            remedy = f"Set {knob} to one of {fitting}, or data_parallel_size to a multiple of {size}."
-            yield error(Rule.FULL_GROUPS, ranks, f"a multiple of {knob}={size}", remedy)
+            fitting = facts.fitting_sizes(knob)
+            too = f", which keep rule {Rule.EQUAL_SLICES} too" if knob is Knob.OPROJ else ""
+            remedy = f"Set {knob} to one of {fitting}{too}, or data_parallel_size to a multiple of {size}."
+            change = set_sizes(dict.fromkeys([knob], _nearest(size, fitting)))
+            yield error(Rule.FULL_GROUPS, ranks, f"a multiple of {knob}={size}", remedy, change=change)
 
 
 def kv_consumer(facts: Facts) -> Iterator[Finding]:
@@ -67,7 +75,12 @@ def kv_consumer(facts: Facts) -> Iterator[Finding]:
         knobs = listed(facts.uniform)
         remedy = f"Run this on the decode node of a prefill/decode deployment, or set {knobs} to 0 here."
         required = f"'kv_consumer', with a kv_connector, for {assigned(facts.uniform)}"
-        yield error(Rule.KV_CONSUMER, role, required, remedy)
+        change = (
+            {"kv_transfer_config": {"kv_role": "kv_consumer"}}
+            if config.get("kv_connector")
+            else set_sizes(dict.fromkeys(facts.uniform, 0))
+        )
+        yield error(Rule.KV_CONSUMER, role, required, remedy, change=change)
 
 
 def recompute_scheduler(facts: Facts) -> Iterator[Finding]:
@@ -79,7 +92,8 @@ def recompute_scheduler(facts: Facts) -> Iterator[Finding]:
             f"additional_config, or {listed(facts.uniform)} to 0."
         )
         required = f"the boolean true with {assigned(facts.uniform)}"
-        yield error(Rule.RECOMPUTE_SCHEDULER, enabled, required, remedy, field=field)
+        change = {"additional_config": {SCHEDULER_SECTION: {RECOMPUTE_SCHEDULER: True}}}
+        yield error(Rule.RECOMPUTE_SCHEDULER, enabled, required, remedy, field=field, change=change)
 
 
 def mixture_of_experts(facts: Facts) -> Iterator[Finding]:
@@ -88,16 +102,23 @@ def mixture_of_experts(facts: Facts) -> Iterator[Finding]:
     if active and facts.deployment.is_moe is False:
         remedy = "Set the fine-grained sizes to 0: a dense model's ranks are separate engines of dp=1."
         required = f"a mixture-of-experts model with {assigned(active)}"
-        yield error(Rule.MIXTURE_OF_EXPERTS, False, required, remedy)
+        change = set_sizes(dict.fromkeys(active, 0))
+        yield error(Rule.MIXTURE_OF_EXPERTS, False, required, remedy, change=change)
 
 
 def equal_slices(facts: Facts) -> Iterator[Finding]:
     """Rule 7: the input features of o_proj fall into N equal slices."""
     width, size = facts.deployment.oproj_input_size, facts.sizes.active.get(Knob.OPROJ, 1)
     if width is not None and width % size:
-        fitting = [n for n in range(1, size + 1) if width % n == 0]
-        remedy = f"Set {Knob.OPROJ} to one of {fitting}, or to another divisor of {width}."
-        yield error(Rule.EQUAL_SLICES, width, f"a multiple of {Knob.OPROJ}={size}", remedy)
+        fitting = facts.fitting_sizes(Knob.OPROJ)
+        remedy = f"Set {Knob.OPROJ} to one of {fitting}, which keep rule {Rule.FULL_GROUPS} too."
+        change = set_sizes({Knob.OPROJ: _nearest(size, fitting)})
+        yield error(Rule.EQUAL_SLICES, width, f"a multiple of {Knob.OPROJ}={size}", remedy, change=change)
+
+
+def _nearest(size: int, fitting: Sequence[int]) -> int:
+    """The largest of the fitting sizes up to `size`: a group that needs no more ranks."""
+    return max(n for n in fitting if n <= size)
 
 
 def context_parallel(facts: Facts) -> Iterator[Finding]:
@@ -105,7 +126,8 @@ def context_parallel(facts: Facts) -> Iterator[Finding]:
     size = facts.deployment.prefill_context_parallel_size
     if facts.splits and size > 1:
         remedy = f"Set prefill_context_parallel_size to 1 on the decode node, or {listed(facts.splits)} to 0."
-        yield error(Rule.CONTEXT_PARALLEL, size, f"1 with {assigned(facts.splits)}", remedy)
+        change = {"prefill_context_parallel_size": 1}
+        yield error(Rule.CONTEXT_PARALLEL, size, f"1 with {assigned(facts.splits)}", remedy, change=change)
 
 
 def pipeline_parallel(facts: Facts) -> Iterator[Finding]:
@@ -113,4 +135,5 @@ def pipeline_parallel(facts: Facts) -> Iterator[Finding]:
     size, active = facts.deployment.pipeline_parallel_size, facts.sizes.active
     if active and size > 1:
         remedy = f"Set pipeline_parallel_size to 1, or {listed(active)} to 0."
-        yield error(Rule.PIPELINE_PARALLEL, size, f"1 with {assigned(active)}", remedy)
+        change = {"pipeline_parallel_size": 1}
+        yield error(Rule.PIPELINE_PARALLEL, size, f"1 with {assigned(active)}", remedy, change=change)

@@ -6,8 +6,14 @@ from oproj_pass.errors import ConfigError
 
 @pytest.mark.parametrize(
     "text",
-    ['{"8": 2, "16": 1}', "[8, 16, 8]", "8\n16\n\n8\n", "  16\r\n8\n8"],
-    ids=["map", "list", "text", "crlf"],
+    [
+        '{"8": 2, "16": 1, "0": 9}',
+        "[8, 0, 16, 8]",
+        "8\n16\n\n8\n",
+        "  16\r\n8\n8",
+        "0\n8\n16\n0\n8\n",
+    ],
+    ids=["map", "list", "text", "crlf", "idle"],
 )
 def test_reads_every_form_of_file_alike(tmp_path, text):
     path = tmp_path / "steps"
@@ -24,9 +30,10 @@ def test_reads_every_form_of_file_alike(tmp_path, text):
         ("{}", "is empty"),
         ("{", "is not valid JSON"),
         ("8\neight\n", "line 2: 'eight' is not a step size"),
-        ("8\n0\n", "step 0 must be a positive integer"),
-        ("[8, 1.5]", "step 1.5 must be a positive integer"),
-        ("[8, [1]]", r"step \[1\] must be a positive integer"),
+        ("0\n0\n", "is empty"),
+        ("8\n0\n-1\n", "line 3: step -1 must be a positive integer"),
+        ("[8, 1.5]", "entry 2: step 1.5 must be a positive integer"),
+        ("[8, [1]]", r"entry 2: step \[1\] must be a positive integer"),
         ('{"a": 1}', "'a' is not a step size"),
         ('{"8": "x"}', "weight of step 8 must be a number"),
         ('{"8": -1}', "weight of step 8 must be finite and >= 0"),

@@ -3,6 +3,9 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
+
+from oproj_pass.cli import app
 
 
 def test_exits_0_for_a_node_that_keeps_every_rule(oproj, decode_node):
@@ -51,3 +54,29 @@ def test_exits_2_for_a_file_that_is_no_deployment(oproj, tmp_path, content, mess
     assert result.exit_code == 2
     assert message in result.stderr
     assert not result.stdout
+
+
+COMMAND = "vllm serve model -dp 8 --max-num-seqs 24 --max-num-batched-tokens 8k --hf-token x"
+
+
+def test_reads_a_command_line_a_script_and_the_standard_input_alike(oproj, tmp_path):
+    script = tmp_path / "serve.sh"
+    script.write_text(f"export A=1\n{COMMAND} 2>&1 | tee log\n")
+    by_command = json.loads(oproj("check", "--json", "--", *COMMAND.split()).stdout)
+    assert by_command["cudagraph_mode"] == "FULL_AND_PIECEWISE"
+    assert json.loads(oproj("check", "--json", script).stdout) == by_command
+    piped = CliRunner().invoke(app, ["check", "--json", "-"], input=script.read_text())
+    assert json.loads(piped.stdout) == by_command
+
+
+def test_takes_the_model_by_its_config(oproj, decode_node, llama):
+    path = decode_node(is_moe=None, num_attention_heads=None, head_dim=None)
+    assert json.loads(oproj("check", path, "--json").stdout)["not_judged"]
+    report = json.loads(oproj("check", path, "--hf-config", llama(), "--json").stdout)
+    assert report["not_judged"] == []
+    assert [finding["rule"] for finding in report["findings"]] == [6]
+
+
+def test_prints_what_to_set(oproj, decode_node):
+    shown = oproj("check", decode_node(tensor_parallel_size=2)).stdout
+    assert '    set:      {"tensor_parallel_size": 1, "data_parallel_size": 16}' in shown

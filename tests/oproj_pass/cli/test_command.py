@@ -1,11 +1,16 @@
 """What every command keeps to: help with an example, no traceback, and a light start."""
 
+import json
 import subprocess
 import sys
 
 import pytest
+from typer.main import get_command
 
-COMMANDS = ["plan", "check", "explain", "advise", "diff", "demo"]
+import oproj_pass
+from oproj_pass.cli import app
+
+COMMANDS = ["plan", "check", "explain", "advise", "diff", "doctor", "demo"]
 
 
 def test_lists_every_command(oproj):
@@ -35,6 +40,8 @@ def test_help_shows_an_example_and_the_exit_status(oproj, command):
         ["diff", "nowhere", "nowhere"],
         ["demo", "--model", "nowhere"],
         ["demo", "--max-tokens", "0"],
+        ["plan", "--budget", "2", "--budget", "3"],
+        ["check"],
         ["unknown"],
     ],
 )
@@ -44,6 +51,38 @@ def test_bad_input_exits_2_without_a_traceback(oproj_process, arguments):
     assert result.stderr.strip()
     assert "Traceback" not in result.stderr
     assert not result.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_breaks_no_name_at_80_columns(oproj, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = oproj(command, "--help").stdout
+    assert "…" not in shown
+    names = {name for option in get_command(app).commands[command].params for name in option.opts}
+    assert [name for name in names if name.startswith("--") and name not in shown] == []
+
+
+def test_refuses_a_value_given_twice(oproj):
+    result = oproj("plan", "--max-num-seqs", 4, "--max-num-seqs", 5)
+    assert result.exit_code == 2
+    assert "--max-num-seqs is given 2 times" in " ".join(result.stderr.split())
+
+
+def test_shows_its_version_and_offers_completion(oproj):
+    assert oproj("--version").stdout == f"oproj_pass {oproj_pass.__version__}\n"
+    assert "--install-completion" in oproj("--help").stdout
+
+
+def test_the_doctor_names_what_keeps_the_backend_from_working(oproj, monkeypatch):
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    monkeypatch.setenv("VLLM_PLUGINS", "other")
+    result = oproj("doctor", "--json")
+    assert result.exit_code == 1
+    problems = json.loads(result.stdout)["problems"]
+    assert [problem.partition(" ")[0] for problem in problems] == ["TORCHDYNAMO_DISABLE", "VLLM_PLUGINS"]
+    monkeypatch.delenv("TORCHDYNAMO_DISABLE")
+    monkeypatch.delenv("VLLM_PLUGINS")
+    assert oproj("doctor").exit_code == 0
 
 
 @pytest.mark.parametrize("command", ["plan", "check"])

@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from oproj_pass.cli import app
 from oproj_pass.explanation.rewrite import rewrite_graph
 from oproj_pass.passes.diff import diff_graphs
 from tests.support.models import decoder
@@ -26,8 +28,19 @@ def saved(states, tmp_path):
 
 def test_prints_the_diff_of_two_snapshots(oproj, states, saved):
     result = oproj("diff", *saved)
-    assert result.exit_code == 1
+    assert result.exit_code == 0
     assert result.stdout == diff_graphs(*states).to_text()
+
+
+@pytest.mark.parametrize(("which", "status"), [((0, 1), 1), ((0, 0), 0)], ids=["differ", "equal"])
+def test_says_by_its_exit_code_whether_graphs_differ_when_asked(oproj, saved, which, status):
+    assert oproj("diff", *(saved[i] for i in which), "--exit-code", "--json").exit_code == status
+
+
+def test_colours_added_and_removed_lines_on_a_terminal(saved):
+    shown = CliRunner().invoke(app, ["diff", *map(str, saved)], color=True).stdout.splitlines()
+    colours = {line[:5] for line in shown if line.startswith("\x1b") and line[5:6] in "+-"}
+    assert colours >= {"\x1b[32m", "\x1b[31m"}
 
 
 def test_exits_0_for_equal_graphs(oproj, saved):
@@ -49,8 +62,8 @@ def test_writes_one_page(oproj, states, saved, tmp_path):
 
 def test_compares_a_model_before_and_after(oproj, llama):
     pytest.importorskip("transformers")
-    result = oproj("diff", "--model", llama(), "--size", 4, "--json")
-    assert result.exit_code == 1
+    result = oproj("diff", "--model", llama(), "--oproj-tensor-parallel-size", 4, "--json")
+    assert result.exit_code == 0
     assert json.loads(result.stdout)["collectives"] == {
         name: {"before": 0, "after": 2} for name in ("all_to_all_single", "reduce_scatter_tensor")
     }
@@ -58,7 +71,7 @@ def test_compares_a_model_before_and_after(oproj, llama):
 
 def test_refuses_a_size_that_does_not_divide(oproj, llama):
     pytest.importorskip("transformers")
-    result = oproj("diff", "--model", llama(), "--size", 3)
+    result = oproj("diff", "--model", llama(), "--oproj-tensor-parallel-size", 3)
     assert result.exit_code == 2
     assert "K = 32 input features cannot be split" in result.stderr
 

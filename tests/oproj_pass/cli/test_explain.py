@@ -54,4 +54,4 @@ def test_says_how_to_get_transformers(oproj, llama, monkeypatch):
     monkeypatch.setattr("oproj_pass.cli.hf_model.find_spec", lambda name: None)
     result = oproj("explain", llama())
     assert result.exit_code == 2
-    assert "pip install 'oproj-pass[hf]'" in result.stderr
+    assert "pip install 'transformers>=5,<6'" in result.stderr

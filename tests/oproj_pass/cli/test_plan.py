@@ -28,9 +28,9 @@ def test_an_option_wins_over_the_file(oproj, decode_node):
     assert planned(result) == plan_capture(StepBound(12, 8192, 1), platform="cuda")
 
 
-@pytest.mark.parametrize("sizes", ["1,2,24", "1 2 24", "1, 2, 24"])
+@pytest.mark.parametrize("sizes", [["1,2,24"], ["1 2 24"], ["1, 2, 24"], [1, 2, 24]])
 def test_takes_the_users_sizes(oproj, sizes):
-    result = oproj("plan", *LIMITS, "--cudagraph-capture-sizes", sizes, "--json")
+    result = oproj("plan", *LIMITS, "--cudagraph-capture-sizes", *sizes, "--json")
     assert planned(result) == plan_capture(StepBound(24, 8192), sizes=[1, 2, 24])
 
 
@@ -47,6 +47,21 @@ def test_says_why_each_size_is_there_and_how_to_set_it(oproj):
     for line in plan.explain():
         assert line in result.stdout
     assert f"--cudagraph-capture-sizes {' '.join(map(str, plan.sizes))}" in result.stdout
+
+
+def test_takes_back_what_it_printed(oproj, tmp_path):
+    plan = plan_capture(StepBound(24, 8192))
+    text = oproj("plan", *LIMITS).stdout
+    printed = text.rpartition("for vLLM: ")[2].split()
+    assert planned(oproj("plan", *LIMITS, *printed, "--json")).sizes == plan.sizes
+    saved = tmp_path / "plan.json"
+    saved.write_text(oproj("plan", *LIMITS, "--json").stdout)
+    assert oproj("plan", saved).stdout == text
+
+
+def test_reads_a_command_line(oproj):
+    command = ["vllm", "serve", "model", "--max-num-seqs", 24, "--max-num-batched-tokens", "8k"]
+    assert planned(oproj("plan", "--json", "--", *command)) == plan_capture(StepBound(24, 8000))
 
 
 def test_exits_3_where_steps_would_run_eager(oproj):

@@ -44,7 +44,7 @@ def test_is_json(refused):
     assert data["cudagraph_mode"] == "FULL_DECODE_ONLY"
     assert [finding["rule"] for finding in data["findings"]] == [2, 12, 13]
     assert [finding["severity"] for finding in data["findings"]] == ["error", "error", "warning"]
-    assert set(data["findings"][0]) == {"rule", "severity", "field", "value", "required", "remedy"}
+    assert set(data["findings"][0]) == {"rule", "severity", "field", "value", "required", "remedy", "change"}
 
 
 def test_prints_every_finding_whole_on_a_narrow_terminal(refused):
