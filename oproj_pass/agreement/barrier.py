@@ -16,6 +16,7 @@ from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
 from oproj_pass.groups import ShardGroup
+from oproj_pass.profiling import profiled
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ _DOINGS = {
 }
 
 
+@profiled("oproj_pass::meet")
 def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[int, str]:
     """What each global rank of ``group`` brings to the same meeting.
 

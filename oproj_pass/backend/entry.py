@@ -27,6 +27,7 @@ from oproj_pass.backend.policy import Decision, GraphPlace, decide
 from oproj_pass.backend.row_counts import ComparedRows, exchanges_over
 from oproj_pass.backend.sizes import largest_sizes, may_shard
 from oproj_pass.backend.strategy import strategy_of
+from oproj_pass.backend.trace import trace_decision
 from oproj_pass.backend.world import require_world
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, WeightReleasedError
@@ -94,6 +95,7 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
         _tell_peers(error, groups.joint if groups else None, config)
         raise
     _log(decision)
+    trace_decision(decision)
     if groups is None:
         compiled = inner(gm, list(inputs.values()))
         record_readers(inputs, (), _STORE)

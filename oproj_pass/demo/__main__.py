@@ -31,7 +31,7 @@ def main() -> int:
     if options.max_tokens < 1:
         parser.error(f"--max-tokens {options.max_tokens}: an answer has at least one token")
     if find_spec("transformers") is None:
-        parser.error("transformers is missing: pip install 'oproj-pass[hf]'")
+        parser.error("transformers is missing: in a clone, `make demo` installs it and the weights")
     if not dist.is_torchelastic_launched():
         return launch(sys.argv[1:])
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine

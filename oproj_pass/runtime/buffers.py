@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from oproj_pass.errors import ConfigError
+from oproj_pass.profiling import profiled
 from oproj_pass.runtime.constants import is_same_constant, require_constant
 
 Pad = int | float | bool
@@ -163,6 +164,7 @@ class PersistentInputs:
                 )
         return None
 
+    @profiled("oproj_pass::copy_inputs")
     def load(self, inputs: Mapping[str, Any], num_tokens: int, size: int) -> None:
         """Copy the inputs into the memory that the graph of ``size`` reads, padding the other rows."""
         destinations, padding = self._destinations(num_tokens, size)

@@ -11,6 +11,7 @@ import torch
 
 from oproj_pass.devices import DEVICES
 from oproj_pass.errors import ConfigError
+from oproj_pass.profiling import profiled
 
 Call = Callable[[], Any]
 
@@ -33,7 +34,7 @@ class CallableGraph:
     """A captured call that is simply called again."""
 
     def __init__(self, call: Call) -> None:
-        self.replay = call
+        self.replay = profiled("oproj_pass::replay")(call)
 
 
 class CallableGraphs:
@@ -50,6 +51,7 @@ class AcceleratorGraph:
     def __init__(self, graph: Any, output: Any) -> None:
         self._graph, self._output = graph, output
 
+    @profiled("oproj_pass::replay")
     def replay(self) -> Any:
         """Launch the graph on the current stream; the output holds the results once the stream gets there."""
         self._graph.replay()

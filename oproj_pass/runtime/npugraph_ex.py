@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from oproj_pass.errors import ConfigError, EagerStepError
+from oproj_pass.profiling import profiled
 from oproj_pass.runtime.device_graph import Call, CallableGraph, DeviceGraphs, Graph
 
 FxGraph = Any  # npugraph_ex's AclGraph: what it captured for one FX graph, a device graph for each size
@@ -59,6 +60,7 @@ class ReplayingCall:
     def __init__(self, call: Call, fx_graphs: Sequence[FxGraph]) -> None:
         self._call, self._fx_graphs = call, fx_graphs
 
+    @profiled("oproj_pass::replay")
     def replay(self) -> Any:
         """Run the call; raises ``EagerStepError`` if it captured a graph or ran eager."""
         before = [fx_graph.graph for fx_graph in self._fx_graphs]

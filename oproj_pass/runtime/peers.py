@@ -16,6 +16,7 @@ from oproj_pass.agreement.step_group import Replies, StepGroup, carrier_of
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
+from oproj_pass.profiling import profiled
 from oproj_pass.runtime.agree import AgreedStep, disagreement
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ class Peers:
         self._stopped: str | None = None
         self._timeout, self._capture_timeout = timeout, capture_timeout
 
+    @profiled("oproj_pass::agree")
     def agree(self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str = "") -> AgreedStep:
         """Bring this rank's part and return the group's.
 
