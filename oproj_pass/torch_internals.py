@@ -105,7 +105,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._has_compatible_shallow_copy_type",
         "torch._inductor.config.get_config_copy",
         "torch._int_mm",
-        "torch._logging.trace_structured",
+        "torch._logging._internal.trace_structured",
         "torch._scaled_mm",
         "torch._scaled_mm_v2",
         "torch.autograd.profiler._is_profiler_enabled",

@@ -2,7 +2,7 @@
 
 import json
 
-from torch._logging import trace_structured
+from torch._logging._internal import trace_structured
 
 from oproj_pass.backend.policy import Decision
 
