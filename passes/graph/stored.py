@@ -1,6 +1,7 @@
 """Which graph inputs hold a model's stored weights.
 
-Reads Dynamo's record of where each input came from; never guesses from names or shapes alone.
+Reads Dynamo's record of where each input came from; never guesses from names or shapes alone. Ahead-of-time
+compilation (vLLM's) has let go of the real tensors by then, and keeps the sources.
 """
 
 import re
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.graph.effects import written_inputs
-from oproj_pass.passes.graph.provenance import normalise_path, placeholders, real_value
+from oproj_pass.passes.graph.provenance import normalise_path, placeholders, real_value, value_of
 
-_BUFFER = re.compile(r"\._buffers\['[^']*'\]$")
+_OF_A_MODULE = re.compile(r"\._(?P<kind>parameters|buffers)\['[^']*'\]$")
 
 
 def parameter_paths(gm: GraphModule, parameters: Mapping[str, str] | None = None) -> dict[Node, str] | None:
@@ -26,24 +27,30 @@ def parameter_paths(gm: GraphModule, parameters: Mapping[str, str] | None = None
     inputs = placeholders(gm)
     if parameters is not None:
         return {node: parameters[node.name] for node in inputs if node.name in parameters}
-    if not any("grapharg" in node.meta for node in inputs):
+    if not any(map(_source, inputs)):
         return None
     written = written_inputs(gm)
     return {node: normalise_path(_source(node)) for node in inputs if _is_weight(node, written)}
 
 
 def _is_weight(node: Node, written: Set[Node]) -> bool:
-    is_small = isinstance(value := real_value(node), Tensor) and value.dim() <= 2
-    return isinstance(value, nn.Parameter) or (is_stored(node) and is_small and node not in written)
+    found = _OF_A_MODULE.search(_source(node))
+    if isinstance(real_value(node), nn.Parameter) or (found and found["kind"] == "parameters"):
+        return True
+    is_small = isinstance(value := value_of(node), Tensor) and value.dim() <= 2
+    return found is not None and is_small and node not in written
 
 
 def is_stored(node: Node) -> bool:
     """Whether a Dynamo graph's input is a parameter or a buffer of a module."""
     if isinstance(real_value(node), nn.Parameter):
         return True
-    return isinstance(real_value(node), Tensor) and _BUFFER.search(_source(node)) is not None
+    return isinstance(value_of(node), Tensor) and _OF_A_MODULE.search(_source(node)) is not None
 
 
 def _source(node: Node) -> str:
-    source = getattr(node, "_dynamo_source", None) or node.meta["grapharg"].source
+    """Where Dynamo says that an input came from; ``""`` where nothing is on record."""
+    source = getattr(node, "_dynamo_source", None) or getattr(node.meta.get("grapharg"), "source", None)
+    if source is None:
+        return ""
     return str(source.name if isinstance(source.name, str) else source.name())
