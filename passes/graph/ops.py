@@ -98,7 +98,8 @@ POINTWISE = targets(
 ACTIVATION = targets(
     "sigmoid", "silu", "gelu", "relu", "relu6", "leaky_relu", "tanh", "softplus", "elu", "celu", "selu",
     "mish", "hardswish", "hardsigmoid", "hardtanh", "softsign", "logsigmoid", "square", "pow", "__pow__",
-    "exp", "erf", "clamp", "clamp_min", "clamp_max", "threshold", "abs", "where", "maximum", "minimum",
+    "exp", "expm1", "log1p", "erf", "clamp", "clamp_min", "clamp_max", "threshold", "abs", "where", "maximum",
+    "minimum",
 )  # fmt: skip
 NORM = targets(
     "rms_norm", "_fused_rms_norm", "layer_norm", "native_layer_norm", "group_norm", "native_group_norm",
@@ -111,10 +112,17 @@ ALIASING = LAYOUT | TRANSPOSE | SELECT
 
 PASS_THROUGH = TRANSPOSE | CAST | COPY | LAYOUT | SELECT | POINTWISE | NORM
 COMBINE = targets("add", "iadd", "sub", "isub", "rsub", "addcmul", "lerp")
-ELEMENTWISE = POINTWISE | ACTIVATION | COMBINE | CAST | COPY | targets("ge", "gt", "le", "lt", "eq", "ne")
+COMPARE = targets("ge", "gt", "le", "lt", "eq", "ne")
+ELEMENTWISE = POINTWISE | ACTIVATION | COMBINE | CAST | COPY | COMPARE
 REDUCTION = targets("mean", "sum", "var", "var_mean", "norm", "linalg_vector_norm", "amax", "max", "min")
 GLU = targets("glu")
 LOOKUP = targets("embedding")
+LOOKUP_OF_BAGS = targets("embedding_bag", "_embedding_bag", "_embedding_bag_forward_only")
+INDEX = targets("getitem", "index", "index_select", "gather")
+SAMPLING = targets(
+    "argmax", "topk", "sort", "log_softmax", "_log_softmax", "multinomial", "gather", "logsumexp",
+    "cross_entropy", "nll_loss",
+)  # fmt: skip
 SOFTMAX = targets("softmax", "_softmax", "_safe_softmax")
 EINSUM = targets("einsum")
 TENSORDOT = targets("tensordot")

@@ -69,6 +69,12 @@ def storage_of(tensor: Tensor) -> torch.UntypedStorage:
         return tensor.untyped_storage()
 
 
+def ends_at_a_graph_break(gm: GraphModule) -> bool:
+    """Whether Dynamo left the model's code after this graph, and goes on in another one."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    return reason is not None and bool(reason.graph_break)
+
+
 def placeholders(gm: GraphModule) -> list[Node]:
     """The graph's inputs, in the order in which the callable takes them."""
     return [node for node in gm.graph.nodes if node.op == "placeholder"]

@@ -30,6 +30,11 @@ class Attention:
     refusal: str | None = None
     ends: list[End] = field(default_factory=list)
 
+    @property
+    def is_attention(self) -> bool:
+        """Whether it is a softmax-weighted sum over tokens, not only another token mixer."""
+        return self.softmax and self.refusal is None
+
 
 @dataclass(eq=False)
 class Reached:
@@ -43,7 +48,7 @@ class Reached:
     @property
     def is_attention(self) -> bool:
         """Whether a softmax over tokens reaches it, not only another token mixer."""
-        return any(source.softmax and source.refusal is None for source in self.sources)
+        return any(source.is_attention for source in self.sources)
 
     @property
     def scope(self) -> str | None:

@@ -5,9 +5,10 @@ import logging
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.gemm.gemm import Gemm
-from oproj_pass.passes.graph.provenance import module_path
+from oproj_pass.passes.graph.provenance import ends_at_a_graph_break, module_path, value_of
 from oproj_pass.passes.sites.globs import Globs
-from oproj_pass.passes.sites.logits import vocabulary_gemms
+from oproj_pass.passes.sites.logits import gemms_that_leave, is_of_vocabulary, vocabulary_gemms
+from oproj_pass.passes.sites.mlp_flow import mlp_candidates
 from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.sites.refusals import weight_refusal
 from oproj_pass.passes.sites.scan import Scan
@@ -17,7 +18,10 @@ logger = logging.getLogger(__name__)
 
 def find_heads(scan: Scan, globs: Globs) -> tuple[list[Projection], list[NearMiss]]:
     """The heads of a graph, cut along their vocabulary, and near misses with their reasons."""
-    judged = [_judge(gemm, scan, globs) for gemm in vocabulary_gemms(scan)]
+    mlps = {gemm.node for candidate in mlp_candidates(scan) for gemm in (*candidate.ups, candidate.down)}
+    vocabularies = {gemm.node for gemm in vocabulary_gemms(scan)}
+    leaving = [gemm for gemm in gemms_that_leave(scan) if gemm.node in vocabularies or gemm.node not in mlps]
+    judged = [_judge(gemm, scan, globs) for gemm in leaving]
     sites = [found for found in judged if isinstance(found, Projection)]
     return sites, [found for found in judged if isinstance(found, NearMiss)]
 
@@ -25,10 +29,24 @@ def find_heads(scan: Scan, globs: Globs) -> tuple[list[Projection], list[NearMis
 def _judge(gemm: Gemm, scan: Scan, globs: Globs) -> Projection | NearMiss:
     path = module_path(gemm.node)
     try:
-        reason = globs.refusal(path) or weight_refusal(gemm, Axis.H)
+        reason = globs.refusal(path) or _refusal(gemm, scan)
     except Exception as error:  # what no rule foresaw costs the site, never the compile
         logger.warning("%s: the search cannot judge `%s`", path, gemm.node.format_node(), exc_info=True)
         reason = f"has a call that the search cannot read ({type(error).__name__}: {error})"
     if reason is None:
         return Projection(path, gemm, scan.paths or {}, "lmhead", Axis.H)
     return NearMiss(path, reason, gemm.weight.nbytes, role="lmhead")
+
+
+def _refusal(gemm: Gemm, scan: Scan) -> str | None:
+    if not is_of_vocabulary(gemm, scan):
+        features = value_of(gemm.node).shape[-1]
+        return (
+            f"makes {features} features of {gemm.k.extent}, and no table of this graph has {features} "
+            "entries: a classifier, a pooler or a router"
+        )
+    if ends_at_a_graph_break(scan.gm):
+        return "leaves the graph at a graph break, where logits cannot be told from a hidden state"
+    if gemm.bias is not None and scan.dependence.is_activation(gemm.bias):
+        return f"adds `{gemm.bias.name}`, which depends on a token, to its logits"
+    return weight_refusal(gemm, Axis.H)

@@ -5,8 +5,6 @@ another GEMM or attention reads, that joins values of the model, or whose featur
 hidden state. A vocabulary is told from a router, a classifier or a pooler by its size (``vocabulary_gemms``).
 """
 
-from collections.abc import Iterator
-
 from torch import Tensor
 from torch.fx import Node
 
@@ -16,12 +14,9 @@ from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.labels import Labels
 from oproj_pass.passes.sites.scan import Scan
 
-_SAMPLING = ops.SOFTMAX | ops.targets(
-    "argmax", "topk", "sort", "log_softmax", "_log_softmax", "multinomial", "gather", "logsumexp",
-    "cross_entropy", "nll_loss",
-)  # fmt: skip
-_KEEPS_FEATURES = ops.ELEMENTWISE | ops.SELECT | _SAMPLING
+_OF_LOGITS = ops.ELEMENTWISE | ops.SELECT | ops.SOFTMAX | ops.SAMPLING
 _LAYOUT = ops.LAYOUT | ops.TRANSPOSE
+_PRODUCT = ops.targets("mul", "imul")
 
 
 def gemms_that_leave(scan: Scan) -> list[Gemm]:
@@ -38,7 +33,7 @@ def gemms_that_leave(scan: Scan) -> list[Gemm]:
             results.put(node, [node])
         elif node.op == "output":
             leaving |= labels
-        elif labels and _is_of_logits(node, results, computed):
+        elif labels and _is_of_logits(node, scan, results, computed):
             results.put(node, labels)
         elif node.users:  # not a mere check
             read |= labels
@@ -47,14 +42,21 @@ def gemms_that_leave(scan: Scan) -> list[Gemm]:
     return [scan.gemms[node] for node in scan.gemms if node in leaving - read - scan.of_mixers]
 
 
-def _is_of_logits(node: Node, results: Labels[Node], computed: set[Node]) -> bool:
-    """Whether the node does to logits what one does to logits."""
-    operation = ops.operation(node)
-    if any(source in computed and not results.at(source) for source in node.all_input_nodes):
+def _is_of_logits(node: Node, scan: Scan, results: Labels[Node], computed: set[Node]) -> bool:
+    """Whether the node does to logits what one does to logits.
+
+    A factor may be an input of the graph, such as a temperature; a term that is none of them, and the product
+    of two, are a model's own values.
+    """
+    operation, sources = ops.operation(node), node.all_input_nodes
+    others = [source for source in sources if not results.at(source)]
+    is_sum_with_an_input = operation in ops.COMBINE and any(map(scan.dependence.is_activation, others))
+    is_product_of_two = operation in _PRODUCT and len({results.at(x) for x in sources} - {frozenset()}) > 1
+    if is_sum_with_an_input or is_product_of_two or not computed.isdisjoint(others):
         return False
     if operation in _LAYOUT:
         return _features(node) == _features(node.all_input_nodes[0])
-    return operation in _KEEPS_FEATURES
+    return operation in _OF_LOGITS
 
 
 def _features(node: Node) -> int | None:
@@ -63,21 +65,14 @@ def _features(node: Node) -> int | None:
 
 
 def vocabulary_gemms(scan: Scan) -> list[Gemm]:
-    """Those among them that have a result for each token of a vocabulary.
+    """Those among them that have a result for each token of a vocabulary."""
+    return [gemm for gemm in gemms_that_leave(scan) if is_of_vocabulary(gemm, scan)]
 
-    They produce more features than they read, or as many as a table has rows that ids are looked up in:
-    routers, classifiers and poolers do not.
+
+def is_of_vocabulary(gemm: Gemm, scan: Scan) -> bool:
+    """Whether a GEMM makes more features than it reads, or as many as a table of the graph has entries.
+
+    Routers, classifiers and poolers do not.
     """
-    sizes = set(_table_sizes(scan))
-    return [
-        gemm
-        for gemm in gemms_that_leave(scan)
-        if (features := _features(gemm.node) or 0) > gemm.k.extent or features in sizes
-    ]
-
-
-def _table_sizes(scan: Scan) -> Iterator[int]:
-    for node in scan.gm.graph.nodes:
-        if ops.operation(node) in ops.LOOKUP and node.op == "call_function":
-            tables = [value_of(source) for source in node.all_input_nodes if scan.is_stored(source)]
-            yield from (table.shape[0] for table in tables if table is not None and table.dim() == 2)
+    features = _features(gemm.node) or 0
+    return features > gemm.k.extent or features in scan.vocabularies

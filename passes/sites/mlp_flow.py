@@ -51,13 +51,14 @@ def mlp_candidates(scan: Scan) -> Iterator[Candidate]:
                 yield Candidate(tuple(up for n, up in scan.gemms.items() if n in flow.ups), gemm, between)
             if gemm.bias is None or not scan.dependence.is_activation(gemm.bias):
                 flows[node] = Flow(frozenset((node,)))
-        elif (found := _flow(node, scan, flows)) is not None:
+        elif (found := flow_of(node, scan, flows)) is not None:
             filled = [buffer for buffer in mutated_inputs(node) if buffer not in flows]
             flows |= dict.fromkeys((node, *filled), found)
             between |= dict.fromkeys((node, *filled))
 
 
-def _flow(node: Node, scan: Scan, flows: Mapping[Node, Flow]) -> Flow | None:
+def flow_of(node: Node, scan: Scan, flows: Mapping[Node, Flow]) -> Flow | None:
+    """What a node makes of the values before it; None where it is no GEMM's result any more."""
     operation = ops.operation(node)
     gates = operation in ops.GLU | ops.registered(*ops.GATED_PAIR)
     if not gates and operation not in _CARRIED | ops.registered(*ops.QUANTISE):

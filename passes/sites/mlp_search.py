@@ -12,12 +12,14 @@ from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import common_path, module_path, parent_path
+from oproj_pass.passes.sites.experts import routed_experts
 from oproj_pass.passes.sites.globs import Globs
 from oproj_pass.passes.sites.inner import read_inner
 from oproj_pass.passes.sites.inner_state import NotElementwise
 from oproj_pass.passes.sites.logits import vocabulary_gemms
 from oproj_pass.passes.sites.mlp import Mlp
 from oproj_pass.passes.sites.mlp_flow import Candidate, mlp_candidates
+from oproj_pass.passes.sites.mlp_use import use_refusal
 from oproj_pass.passes.sites.refusals import weight_refusal
 from oproj_pass.passes.sites.same_rows import same_rows
 from oproj_pass.passes.sites.scan import Scan
@@ -38,14 +40,14 @@ def find_mlps(scan: Scan, globs: Globs) -> tuple[list[Mlp], list[NearMiss]]:
             sites.append(found)
         else:
             misses.append(found)
-    return sites, misses
+    return sites, [*misses, *routed_experts(scan, globs)]
 
 
 def _judge(candidate: Candidate, scan: Scan, globs: Globs, taken: set[Node]) -> Mlp | NearMiss:
     gemms = (*candidate.ups, candidate.down)
     path = _path_of(gemms)
     try:
-        reason = globs.refusal(path) or _refusal(candidate, taken)
+        reason = globs.refusal(path) or _refusal(candidate, scan, taken)
         if reason is None:
             inner = read_inner(candidate.ups, candidate.down, candidate.between, scan)
             return Mlp(
@@ -68,13 +70,15 @@ def _judge(candidate: Candidate, scan: Scan, globs: Globs, taken: set[Node]) -> 
     return NearMiss(path, reason, sum(gemm.weight.nbytes for gemm in gemms), role="mlp")
 
 
-def _refusal(candidate: Candidate, taken: set[Node]) -> str | None:
+def _refusal(candidate: Candidate, scan: Scan, taken: set[Node]) -> str | None:
     first, *others = candidate.ups
     for gemm in (*candidate.ups, candidate.down):
         if gemm.node in taken:
             return f"shares `{gemm.node.name}` with an MLP that was taken before"
     if not all(same_rows(first.input, up.input) for up in others):
         return "multiplies results of GEMMs that read different inputs"
+    if (refusal := use_refusal(first.input, candidate.down.node, scan)) is not None:
+        return refusal
     refusals = (*map(_up_refusal, candidate.ups), weight_refusal(candidate.down))
     return next((refusal for refusal in refusals if refusal), None)
 

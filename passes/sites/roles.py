@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.sites.attention_output import find_attention_outputs
-from oproj_pass.passes.sites.embedding import find_lookups
+from oproj_pass.passes.sites.embedding_search import find_lookups
 from oproj_pass.passes.sites.globs import Globs
 from oproj_pass.passes.sites.lm_head import find_heads
 from oproj_pass.passes.sites.mlp_search import find_mlps

@@ -8,9 +8,12 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.gemm.gemm import Gemm
+from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.effects import Dependence
+from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.graph.stored import parameter_paths
 from oproj_pass.passes.sites.attention import AttentionTrace
+from oproj_pass.passes.sites.embedding_ids import are_of_the_batch
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,18 @@ class Scan:
     def of_mixers(self) -> frozenset[Node]:
         """The GEMMs that the result of an attention, or of another token mixer, reaches."""
         return frozenset(reached.gemm.node for reached in self.trace.reached)
+
+    @cached_property
+    def vocabularies(self) -> frozenset[int]:
+        """The numbers of rows of the stored tables that ids of the batch are looked up in."""
+        found = set()
+        for node in self.gm.graph.nodes:
+            if ops.operation(node) in ops.LOOKUP and node.op == "call_function":
+                tables = [source for source in node.all_input_nodes if self.is_stored(source)]
+                ids = [source for source in node.all_input_nodes if source not in tables]
+                if all(are_of_the_batch(source, self.dependence) for source in ids):
+                    found |= {value_of(table).shape[0] for table in tables}
+        return frozenset(found)
 
     def is_stored(self, node: Node) -> bool:
         """Whether a node is a graph input that holds a weight."""
