@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oproj_pass.cli.gate import regressions
 from oproj_pass.cli.hf_model import build_model, decode_step, model_errors
 from oproj_pass.cli.output import Json, Status, finish, progress, write_page
 
@@ -40,22 +41,35 @@ def run(
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 1 where the graphs differ, as `git diff` does.")
     ] = False,
+    machine: Annotated[
+        str | None, typer.Option(help="Predict times on it: a profile, as for `oproj advise`.")
+    ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="An accepted diff's JSON: fail on what is worse."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Compare two graphs saved with snapshot(graph).save(path), or a model before and after sharding.
 
-    Exit status: 0 done, 1 the graphs differ (with --exit-code), 2 bad input.
+    Exit status: 0 done, 1 the graphs differ (with --exit-code), or are worse than an accepted diff (with --check: a
+    place is no longer changed, a collective appeared), 2 bad input.
     """
     if (before is None or after is None) if model is None else (before is not None):
         raise typer.BadParameter("give two snapshots, or --model alone")
     diff = _of_snapshots(before, after) if model is None else _of_model(model, oproj_tensor_parallel_size)
+    if machine is not None:
+        diff = _timed(diff, machine)
     if html is not None:
         write_page(html, diff.to_html())
     if json:
         typer.echo(json_.dumps(diff.summary(), indent=2))
-    elif html is None:
+    elif html is None and check is None:
         _print(diff.to_text())
-    finish(Status.NO if exit_code and diff.groups else Status.OK)
+    worse = [] if check is None else regressions(check, diff.summary())
+    for finding in worse:
+        typer.echo(finding, err=True)
+    finish(Status.NO if worse or (exit_code and diff.groups) else Status.OK)
 
 
 def _print(text: str) -> None:
@@ -63,6 +77,14 @@ def _print(text: str) -> None:
     for line in text.splitlines():
         is_header = line[:3] in ("---", "+++")
         typer.secho(line, bold=is_header or None, fg=None if is_header else _COLOURS.get(line[:1]))
+
+
+def _timed(diff: "GraphDiff", machine: str) -> "GraphDiff":
+    from oproj_pass.advisor.node_times import node_timer  # noqa: PLC0415 - loads torch
+    from oproj_pass.advisor.profile import load_profile  # noqa: PLC0415
+    from oproj_pass.passes.diff import diff_graphs  # noqa: PLC0415
+
+    return diff_graphs(diff.before, diff.after, timer=node_timer(load_profile(machine)))
 
 
 def _of_snapshots(before: Path | None, after: Path | None) -> "GraphDiff":

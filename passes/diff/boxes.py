@@ -5,14 +5,11 @@ below. What does not fit is shortened; the title has everything known of the nod
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from oproj_pass.passes.diff.changes import Kind, NodeChange
+from oproj_pass.passes.diff.comparison import Comparison
 from oproj_pass.passes.diff.labels import format_value, print_constants, print_node, short_name, shorten
 from oproj_pass.passes.diff.traffic import payload
-
-if TYPE_CHECKING:
-    from oproj_pass.passes.diff.graph_diff import GraphDiff
 
 __all__ = ["LINE_HEIGHT", "Box", "describe_box", "edge_value"]
 
@@ -54,12 +51,15 @@ class Box:
         return 12 + LINE_HEIGHT * len(self.lines)
 
 
-def describe_box(diff: "GraphDiff", change: NodeChange, path: str, *, is_context: bool) -> Box:
+def describe_box(diff: Comparison, change: NodeChange, path: str, *, is_context: bool) -> Box:
     """The box of `change` in the hunk at `path`; as context, it is drawn as if it were kept."""
     kind, node = Kind.KEPT if is_context else change.kind, change.node
     name = _SIGN[kind] + short_name(node).removeprefix(path.rpartition(".")[0] + ".")
-    size = payload(node, diff.graph_of(change))
-    lines = (name, "" if node.op == "output" else print_constants(node), f"moves {size}" if size else "")
+    graph = diff.graph_of(change)
+    size, time = payload(node, graph), diff.time_of(node, graph)
+    costs = [f"moves {size}" if size else "", f"{time:.1f} us" if time is not None else ""]
+    cost = ", ".join(cost for cost in costs if cost)
+    lines = (name, "" if node.op == "output" else print_constants(node), cost)
     return Box(
         kind=kind,
         is_input=node.is_input,

@@ -3,62 +3,25 @@
 Decides how the parts fit together; matching, comparing, grouping and printing are each in their own file.
 """
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
-
 import networkx as nx
 import torch.fx
 
-from oproj_pass.passes.diff.changes import Kind, NodeChange, list_changes
+from oproj_pass.passes.diff.changes import NodeChange, list_changes
+from oproj_pass.passes.diff.comparison import Comparison
+from oproj_pass.passes.diff.cost import Timer
 from oproj_pass.passes.diff.html import notebook_frame, render_page
-from oproj_pass.passes.diff.hunks import HunkGroup, fold_hunks, list_hunks
+from oproj_pass.passes.diff.hunks import fold_hunks, list_hunks
 from oproj_pass.passes.diff.match import match_nodes
 from oproj_pass.passes.diff.record import as_snapshot
 from oproj_pass.passes.diff.snapshot import GraphSnapshot
 from oproj_pass.passes.diff.text import print_diff
-from oproj_pass.passes.diff.traffic import count_collectives, payload
+from oproj_pass.passes.diff.traffic import payload
 
 __all__ = ["GraphDiff", "diff_graphs"]
 
 
-@dataclass(frozen=True, repr=False)
-class GraphDiff:
-    """What differs between two graphs.
-
-    `changes` holds every node of both graphs, in order; `merged` has their indices as nodes and every data
-    dependency as an edge whose `kind` is kept, added or removed; `groups` are the hunks, equal ones folded.
-    """
-
-    before: GraphSnapshot
-    after: GraphSnapshot
-    changes: tuple[NodeChange, ...]
-    merged: "nx.DiGraph[int]"
-    groups: tuple[HunkGroup, ...]
-
-    def __repr__(self) -> str:
-        counts = self.summary()
-        kinds = ", ".join(f"{counts[kind.value]} {kind.value}" for kind in Kind)
-        return f"GraphDiff({kinds}; {counts['hunks']} hunks, {counts['distinct_hunks']} distinct)"
-
-    def graph_of(self, change: NodeChange) -> GraphSnapshot:
-        """The graph that `change.node` is a node of."""
-        return self.after if change.after is not None else self.before
-
-    def summary(self) -> dict[str, Any]:
-        """Counts: nodes of each graph, nodes by what happened to them, hunks, calls of each collective."""
-        kinds = Counter(change.kind for change in self.changes)
-        before, after = count_collectives(self.before), count_collectives(self.after)
-        return {
-            "nodes": {"before": len(self.before.nodes), "after": len(self.after.nodes)},
-            **{kind.value: kinds[kind] for kind in Kind},
-            "hunks": sum(len(group.hunks) for group in self.groups),
-            "distinct_hunks": len(self.groups),
-            "collectives": {
-                name: {"before": before.get(name, 0), "after": after.get(name, 0)}
-                for name in sorted({*before, *after})
-            },
-        }
+class GraphDiff(Comparison):
+    """What differs between two graphs, in its four printed forms."""
 
     def to_text(self) -> str:
         """The diff in the manner of `diff -u`."""
@@ -106,8 +69,12 @@ class GraphDiff:
 def diff_graphs(
     before: torch.fx.GraphModule | torch.fx.Graph | GraphSnapshot,
     after: torch.fx.GraphModule | torch.fx.Graph | GraphSnapshot,
+    *,
+    timer: Timer | None = None,
 ) -> GraphDiff:
     """Compare two graphs; take `snapshot(gm)` first where the same graph is rewritten in place.
+
+    `timer`: predicts the time of nodes (see `oproj_pass.advisor.node_times`).
 
     Raises `ConfigError` if either is no graph.
     """
@@ -115,7 +82,7 @@ def diff_graphs(
     changes = list_changes(old, new, match_nodes(old, new))
     merged = _merge(changes)
     groups = fold_hunks(list_hunks(changes, merged), changes)
-    return GraphDiff(old, new, tuple(changes), merged, tuple(groups))
+    return GraphDiff(old, new, tuple(changes), merged, tuple(groups), timer)
 
 
 def _merge(changes: list[NodeChange]) -> "nx.DiGraph[int]":

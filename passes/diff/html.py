@@ -9,13 +9,10 @@ import base64
 import hashlib
 from html import escape
 from importlib.resources import files
-from typing import TYPE_CHECKING
 
+from oproj_pass.passes.diff.comparison import Comparison
 from oproj_pass.passes.diff.markup import Markup, element
 from oproj_pass.passes.diff.sections import group_section, summary_section
-
-if TYPE_CHECKING:
-    from oproj_pass.passes.diff.graph_diff import GraphDiff
 
 __all__ = ["notebook_frame", "render_page"]
 
@@ -28,7 +25,7 @@ _MAX_SECTIONS = 500
 _LEGEND = ("added", "removed", "changed", "moved", "kept")
 
 
-def render_page(diff: "GraphDiff") -> str:
+def render_page(diff: Comparison) -> str:
     """The whole document."""
     style, script = _asset("page.css"), _asset("page.js")
     policy = (
@@ -65,7 +62,7 @@ def notebook_frame(page: str) -> str:
     )
 
 
-def _sections(diff: "GraphDiff") -> list[Markup]:
+def _sections(diff: Comparison) -> list[Markup]:
     drawable, lines = _MAX_DRAWN_NODES, _MAX_LINES
     largest = max(diff.groups, key=lambda group: len(group.hunks) * len(group.shown.members), default=None)
     sections = []

@@ -11,7 +11,9 @@ from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 
 __all__ = [
     "fold_paths",
+    "format_nbytes",
     "format_value",
+    "plain_name",
     "print_constants",
     "print_node",
     "printable",
@@ -40,6 +42,14 @@ def shorten(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - tail]}…{text[len(text) - tail :]}"
 
 
+def format_nbytes(nbytes: int) -> str:
+    """`512 B`, `224 KiB`, `1.5 GiB`."""
+    if nbytes < 1024:
+        return f"{nbytes} B"
+    power = min((nbytes.bit_length() - 1) // 10, 4)
+    return f"{nbytes / 1024**power:.4g} {'KMGT'[power - 1]}iB"
+
+
 def format_value(node: NodeSnapshot) -> str:
     """`bf16[s33, 7168]`; empty where the value is not one tensor or its shape is unknown."""
     dtype = _DTYPE.sub(lambda kind: _SHORT_DTYPE[kind[0]], node.dtype or "")
@@ -49,14 +59,14 @@ def format_value(node: NodeSnapshot) -> str:
 def short_name(node: NodeSnapshot) -> str:
     """What a reader calls the node: `all_to_all_single`, `linear`, `view`; an input goes by its own name."""
     if node.op in ("placeholder", "get_attr"):
-        return printable(_input_name(node.name))
+        return printable(plain_name(node.name))
     if node.target.startswith(_OPERATOR):
         return printable(node.target.split(".")[3])
     return printable(node.target if node.op == "call_method" else node.target.rpartition(".")[2])
 
 
-def _input_name(name: str) -> str:
-    """`o_proj.weight` for Dynamo's `l_self_modules_o_proj_parameters_weight_`."""
+def plain_name(name: str) -> str:
+    """`layers.0.w.bias` for Dynamo's `l_self_modules_layers_modules_0_modules_w_parameters_bias_`."""
     parts = re.split(r"_(?:modules|parameters|buffers)_", name)
     return ".".join(parts[1:]).rstrip("_") if len(parts) > 1 else name
 
@@ -76,16 +86,17 @@ def print_constants(node: NodeSnapshot) -> str:
 
 
 def print_node(node: NodeSnapshot) -> str:
-    """`%linear: bf16[s33, 7168] = torch._C._nn.linear(%x, %w, None)`."""
-    args = "".join(f"%{part.name}" if isinstance(part, Ref) else part for part in node.args)
+    """`%linear: bf16[s33, 7168] = torch._C._nn.linear(%x, %layers.0.o_proj.weight, None)`."""
+    args = "".join(f"%{plain_name(part.name)}" if isinstance(part, Ref) else part for part in node.args)
+    name = plain_name(node.name)
     call = {
-        "placeholder": f"placeholder {node.target}",
+        "placeholder": f"placeholder {node.target}" if name == node.name else "placeholder",
         "get_attr": f"get_attr {node.target}",
         "output": f"return {args}",
         "call_method": f".{node.target}({args})",
     }.get(node.op, f"{node.target}({args})")
     value = format_value(node)
-    return printable(f"%{node.name}{f': {value}' if value else ''} = {call}")
+    return printable(f"%{name}{f': {value}' if value else ''} = {call}")
 
 
 def fold_paths(paths: list[str]) -> list[str]:

@@ -16,7 +16,7 @@ import networkx as nx
 
 __all__ = ["Layout", "Point", "place_nodes"]
 
-_ROW_GAP = 38.0
+_ROW_GAP = 24.0
 _COLUMN_GAP = 22.0
 _BEND_WIDTH = 8.0
 _SWEEPS = 12

@@ -5,30 +5,33 @@ Decides what a reader sees first and what is folded away. Escaping is `markup`'s
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any
 
 from oproj_pass.passes.diff.boxes import edge_value
 from oproj_pass.passes.diff.changes import Kind
+from oproj_pass.passes.diff.comparison import Comparison
 from oproj_pass.passes.diff.hunks import HunkGroup
-from oproj_pass.passes.diff.labels import fold_paths, shorten
+from oproj_pass.passes.diff.labels import fold_paths, format_nbytes, shorten
 from oproj_pass.passes.diff.markup import Markup, element
 from oproj_pass.passes.diff.svg import draw_hunk
 from oproj_pass.passes.diff.text import group_title, hunk_lines
 from oproj_pass.passes.diff.traffic import collective_name, payload
-
-if TYPE_CHECKING:
-    from oproj_pass.passes.diff.graph_diff import GraphDiff
 
 __all__ = ["group_section", "summary_section"]
 
 _MAX_LINE = 400
 _MAX_ROWS = 20
 _MAX_PATHS = 200
+_COSTS = {
+    "input_nbytes": "Weights and other inputs",
+    "moved_nbytes": "Moved by collectives",
+    "peak_nbytes": "Most held at once",
+}
 _SIGN = {Kind.ADDED: "+", Kind.REMOVED: "\N{MINUS SIGN}", Kind.CHANGED: "~", Kind.MOVED: ">"}
 _LINE_CLASS = {"+": "added", "-": "removed", ">": "moved", " ": "kept"}
 
 
-def summary_section(diff: "GraphDiff") -> Markup:
+def summary_section(diff: Comparison) -> Markup:
     """Counts by kind, then the collectives and the inputs whose shape changed, where there are any."""
     counts = diff.summary()
     chips = [
@@ -41,6 +44,7 @@ def summary_section(diff: "GraphDiff") -> Markup:
         for kind in Kind
     ]
     tables = [
+        _table("Cost of a run on one rank", ("", "Before", "After", "Change"), _cost_rows(counts["cost"])),
         _table("Collectives", ("Operation", "Before", "After", "Moves"), _collective_rows(diff)),
         _table("Inputs with a new shape", ("From → to", "Count", "First"), _input_rows(diff)),
     ]
@@ -56,7 +60,7 @@ def summary_section(diff: "GraphDiff") -> Markup:
 
 
 def group_section(
-    diff: "GraphDiff", group: HunkGroup, *, drawn: bool, max_lines: int, unfolded: bool
+    diff: Comparison, group: HunkGroup, *, drawn: bool, max_lines: int, unfolded: bool
 ) -> Markup:
     """One folding section; its text is cut to `max_lines`."""
     lines = [
@@ -81,7 +85,7 @@ def group_section(
     )
 
 
-def _headline(diff: "GraphDiff", group: HunkGroup) -> Markup:
+def _headline(diff: Comparison, group: HunkGroup) -> Markup:
     kinds = Counter(diff.changes[i].kind for i in group.shown.members)
     chips = [
         element(
@@ -122,7 +126,7 @@ def _more_like_this(group: HunkGroup) -> Markup:
     )
 
 
-def _drawing(diff: "GraphDiff", group: HunkGroup) -> tuple[Markup, Markup]:
+def _drawing(diff: Comparison, group: HunkGroup) -> tuple[Markup, Markup]:
     svg = draw_hunk(diff, group.shown)
     hint = "Point at a node, or use the arrow keys in the drawing, to see where the node comes from."
     return (
@@ -131,7 +135,25 @@ def _drawing(diff: "GraphDiff", group: HunkGroup) -> tuple[Markup, Markup]:
     )
 
 
-def _collective_rows(diff: "GraphDiff") -> list[tuple[str, ...]]:
+def _cost_rows(cost: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    before, after = cost["before"], cost["after"]
+    rows = [
+        (title, *_three(before[name], after[name]))
+        for name, title in _COSTS.items()
+        if before[name] or after[name]
+    ]
+    if before["us"] is not None:
+        times = f"{before['us']:,.0f} us", f"{after['us']:,.0f} us", f"{after['us'] - before['us']:+,.0f} us"
+        rows.append(("Predicted time of products and collectives", *times))
+    return rows
+
+
+def _three(before: int, after: int) -> tuple[str, ...]:
+    sign = "+" if after > before else "\N{MINUS SIGN}" if after < before else ""
+    return format_nbytes(before), format_nbytes(after), sign + format_nbytes(abs(after - before))
+
+
+def _collective_rows(diff: Comparison) -> list[tuple[str, ...]]:
     sizes: dict[str, Counter[str]] = {}
     for graph in (diff.before, diff.after):
         for node in graph.nodes:
@@ -149,7 +171,7 @@ def _multiples(sizes: Counter[str]) -> str:
     return ", ".join(shown) + (", …" if len(sizes) > 3 else "")
 
 
-def _input_rows(diff: "GraphDiff") -> list[tuple[str, ...]]:
+def _input_rows(diff: Comparison) -> list[tuple[str, ...]]:
     reshaped = [c for c in diff.changes if c.node.is_input and "shape" in c.fields]
     counts = Counter(edge_value(change) for change in reshaped)
     first = {edge_value(change): change for change in reversed(reshaped)}

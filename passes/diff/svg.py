@@ -4,26 +4,23 @@ Colour lives in the page's style sheet, by class; what a box says comes from `bo
 `layout`.
 """
 
-from typing import TYPE_CHECKING
-
 from oproj_pass.passes.diff.boxes import LINE_HEIGHT, Box, describe_box
+from oproj_pass.passes.diff.comparison import Comparison
 from oproj_pass.passes.diff.hunks import Hunk
 from oproj_pass.passes.diff.layout import Point, place_nodes
 from oproj_pass.passes.diff.markup import Markup, element
-
-if TYPE_CHECKING:
-    from oproj_pass.passes.diff.graph_diff import GraphDiff
 
 __all__ = ["draw_hunk"]
 
 _MARGIN = 12.0
 _ARROW = 5.0
+_VALUE_HEIGHT = 22.0  # of the value below a box, which no edge may cross
 # The flow of the new graph makes the spine of the drawing; weights and removed edges stand aside.
 _PULL = {"kept": 1.0, "added": 1.0, "removed": 0.001}
 _PULL_OF_INPUT = 0.001
 
 
-def draw_hunk(diff: "GraphDiff", hunk: Hunk) -> Markup:
+def draw_hunk(diff: Comparison, hunk: Hunk) -> Markup:
     """The hunk's nodes and their context, with every edge between them that touches a changed node."""
     members = set(hunk.members)
     indices = sorted((*hunk.members, *hunk.context))
@@ -33,8 +30,10 @@ def draw_hunk(diff: "GraphDiff", hunk: Hunk) -> Markup:
         if source in members or user in members
     }
     boxes = {i: describe_box(diff, diff.changes[i], hunk.path, is_context=i not in members) for i in indices}
+    sources = {source for source, _ in edges}
+    below = {i: _VALUE_HEIGHT if i in sources and box.value else 0.0 for i, box in boxes.items()}
     layout = place_nodes(
-        {i: (box.width, box.height) for i, box in boxes.items()},
+        {i: (box.width, box.height + below[i]) for i, box in boxes.items()},
         {edge: _PULL_OF_INPUT if boxes[edge[0]].is_input else _PULL[kind] for edge, kind in edges.items()},
     )
     width, height = layout.width + 2 * _MARGIN, layout.height + 2 * _MARGIN
@@ -53,9 +52,14 @@ def draw_hunk(diff: "GraphDiff", hunk: Hunk) -> Markup:
             _edge(layout.routes[min(edge), max(edge)], kind, runs_down=edge[0] < edge[1])
             for edge, kind in edges.items()
         ),
-        *(_value(boxes[i], layout.centres[i]) for i in sorted({source for source, _ in edges})),
-        *(_node(box, layout.centres[i]) for i, box in boxes.items()),
+        *(_value(boxes[i], _raised(layout.centres[i], below[i])) for i in sorted(sources)),
+        *(_node(box, _raised(layout.centres[i], below[i])) for i, box in boxes.items()),
     )
+
+
+def _raised(centre: Point, below: float) -> Point:
+    """The centre of a box that has ``below`` under it, of the centre of both."""
+    return centre[0], centre[1] - below / 2
 
 
 def _node(box: Box, centre: Point) -> Markup:

@@ -9,10 +9,11 @@ import re
 
 import torch
 
+from oproj_pass.passes.diff.labels import format_nbytes
 from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.graph.collectives import Collective, named_collective
 
-__all__ = ["collective_name", "count_collectives", "payload"]
+__all__ = ["collective_name", "count_collectives", "payload", "payload_nbytes", "value_nbytes"]
 
 _OPERATOR = re.compile(r"^torch\.ops\.(?P<namespace>\w+)\.(?P<name>\w+)")
 
@@ -39,25 +40,40 @@ def payload(node: NodeSnapshot, graph: GraphSnapshot) -> str | None:
 
     None if it is no collective, or the shape is unknown, as that of a product inside a fused operator.
     """
+    sized = _sized_by(node, graph)
+    return None if sized is None else _format_size(sized)
+
+
+def payload_nbytes(node: NodeSnapshot, graph: GraphSnapshot) -> int | None:
+    """The same as a number; None also where a size is symbolic."""
+    sized = _sized_by(node, graph)
+    return None if sized is None else value_nbytes(sized)
+
+
+def value_nbytes(node: NodeSnapshot) -> int | None:
+    """Bytes of a node's value; None where it is not one tensor, or a size is symbolic."""
+    dtype = getattr(torch, node.dtype or "", None)
+    if node.shape is None or not isinstance(dtype, torch.dtype):
+        return None
+    if not all(isinstance(size, int) for size in node.shape):
+        return None
+    return math.prod(int(size) for size in node.shape) * dtype.itemsize
+
+
+def _sized_by(node: NodeSnapshot, graph: GraphSnapshot) -> NodeSnapshot | None:
+    """The node whose value is what a collective moves."""
     found = _collective_of(node)
     if found is None or found.is_fused:
         return None
     is_input_size = node.inputs and not found.is_sized_by_output
-    return _format_size(graph.by_name[node.inputs[0]] if is_input_size else node)
+    return graph.by_name[node.inputs[0]] if is_input_size else node
 
 
 def _format_size(node: NodeSnapshot) -> str | None:
+    if (nbytes := value_nbytes(node)) is not None:
+        return format_nbytes(nbytes)
     dtype = getattr(torch, node.dtype or "", None)
     if node.shape is None or not isinstance(dtype, torch.dtype):
         return None
-    if all(isinstance(size, int) for size in node.shape):
-        return _binary(math.prod(int(size) for size in node.shape) * dtype.itemsize)
     sizes = [str(size) if re.fullmatch(r"[\w*]+", str(size)) else f"({size})" for size in node.shape]
     return "*".join([*sizes, str(dtype.itemsize)]) + " B"
-
-
-def _binary(size: int) -> str:
-    if size < 1024:
-        return f"{size} B"
-    power = min((size.bit_length() - 1) // 10, 4)
-    return f"{size / 1024**power:.4g} {'KMGT'[power - 1]}iB"
