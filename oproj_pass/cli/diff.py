@@ -52,8 +52,8 @@ def run(
 ) -> None:
     """Compare two graphs saved with snapshot(graph).save(path), or a model before and after sharding.
 
-    Exit status: 0 done, 1 the graphs differ (with --exit-code), or are worse than an accepted diff (with --check: a
-    place is no longer changed, a collective appeared), 2 bad input.
+    Exit status: 0 done, 1 the graphs differ (with --exit-code), or are worse than an accepted diff (with
+    --check: a place is no longer changed, a collective appeared), 2 bad input.
     """
     if (before is None or after is None) if model is None else (before is not None):
         raise typer.BadParameter("give two snapshots, or --model alone")
