@@ -13,13 +13,16 @@ from torch.distributed import ProcessGroup
 
 from oproj_pass.capture import CapturePlan
 from oproj_pass.errors import ConfigError
+from oproj_pass.passes import STRATEGIES
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
+from oproj_pass.passes.strategies.exchange import Reduce
 from oproj_pass.role_options import FINE_GRAINED, AllOrByRole, for_role, require_roles, with_sizes_spelled_out
 from oproj_pass.suggestion import suggestion
 from oproj_pass.validation import wrong_fields
 
 Size = int | Literal["auto"]
 Globs = tuple[str, ...]
+AUTO = "auto"
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -48,6 +51,14 @@ class OProjConfig(BaseModel):
         attention_ops: custom operators (``"library::name"``) that count as attention.
         expected_sites: raise unless each compiled graph holds exactly this many sites, of all roles together,
             and there are ranks to share them; or a number for each of the roles that are named.
+        strategy: how a weight is cut: ``"row"`` (along its inputs), ``"column"`` (along its outputs),
+            ``"grid"`` (along both), ``"auto"`` (what sends the fewest bytes). A name for the output
+            projections, or a mapping from module-path globs and roles to names; a glob goes before a role.
+        grid: the shape (a, b) of ``"grid"``, a * b = N: inputs cut in a parts, outputs in b. By default what
+            sends the fewest bytes.
+        reduce: how partial sums become one: ``"scatter"`` (reduce_scatter), ``"exchange"`` (all_to_all, and a
+            sum in rank order, half precision added up in float32), ``"auto"`` (what takes the group less
+            time, measured at compile time).
         release_weights: free the full weights once their slices are cut.
         reduce_dtype: the type partial sums are reduced in (``"float32"``); by default the product's own.
         fuse: ``"mc2"`` computes and reduces partial products with one operator on Ascend chips that allow it;
@@ -78,6 +89,9 @@ class OProjConfig(BaseModel):
     exclude: AllOrByRole[Globs] = ()
     attention_ops: Globs = ()
     expected_sites: AllOrByRole[Count] | None = None
+    strategy: str | Mapping[str, str] | None = None
+    grid: tuple[int, int] | None = None
+    reduce: Reduce | Literal["auto"] = "scatter"
     release_weights: bool = True
     reduce_dtype: torch.dtype | None = None
     fuse: Literal["mc2"] | None = None
@@ -139,6 +153,21 @@ class OProjConfig(BaseModel):
     def _by_known_roles(cls, value: Any) -> Any:
         if isinstance(value, Mapping):
             require_roles(value)
+        return value
+
+    @field_validator("strategy")
+    @classmethod
+    def _known_strategy(cls, value: Any) -> Any:
+        for name in value.values() if isinstance(value, Mapping) else [value]:
+            if name not in (None, AUTO, *STRATEGIES):
+                raise ValueError(f"one of {', '.join([*STRATEGIES, AUTO])}, got {name!r}")
+        return value
+
+    @field_validator("grid")
+    @classmethod
+    def _two_dimensions(cls, value: Any) -> Any:
+        if value is not None and min(value) < 2:
+            raise ValueError("two numbers of ranks above 1, along the inputs and along the outputs")
         return value
 
     @field_validator("attention_ops")

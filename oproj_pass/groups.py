@@ -7,9 +7,10 @@ for agreeing about it, so that a disagreement never meets a half-done exchange.
 import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from threading import Lock
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
@@ -18,11 +19,17 @@ from torch.distributed import ProcessGroup, distributed_c10d
 from oproj_pass.errors import ConfigError, GroupMismatchError
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.sites.options import size_option
-from oproj_pass.passes.strategies.exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
 AUTO_SIZES = (8, 4, 2)
+
+
+class GridSide(NamedTuple):
+    """Ranks along one dimension ``dim`` of a group that is laid out in a grid of ``shape`` (a, b)."""
+
+    shape: tuple[int, int]
+    dim: int
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class ShardGroup:
 
     ``ranks``: global ranks in slice order; ``rank``: this process's place among them. ``is_given``: the
     caller made ``device``, and it is not the world. ``timeout``: seconds that forming the group, and
-    ``control``, wait for a rank.
+    ``control``, wait for a rank. ``side``: what part of a larger group it is, if it is one.
     """
 
     device: ProcessGroup = field(compare=False)
@@ -40,6 +47,7 @@ class ShardGroup:
     rank: int
     is_given: bool = field(default=False, compare=False)
     timeout: float = field(default=600.0, compare=False)
+    side: "GridSide | None" = None
 
     @property
     def size(self) -> int:
@@ -62,40 +70,54 @@ class ShardGroup:
 class ShardGroups:
     """This rank's groups of several sizes, as one graph uses them.
 
-    ``by_size``: the group of each size that exchanges rows. ``joint``: the ranks that agree on the graph and
+    ``by_size``: the group of each size that exchanges rows. ``grids``: of each shape (a, b), the groups along
+    which inputs and outputs are cut. ``joint``: the ranks that agree on the graph and
     its calls, since one that is late in any of those groups holds up all others of them: the fewest
     consecutive ranks that are whole groups of every size.
     """
 
     by_size: Mapping[int, ShardGroup]
     joint: ShardGroup
+    grids: Mapping[tuple[int, int], tuple[ShardGroup, ShardGroup]] = field(default_factory=dict)
 
     @property
     def all(self) -> list[ShardGroup]:
         """Each group once, the joint one last."""
-        return [*(group for group in self.by_size.values() if group is not self.joint), self.joint]
+        used = [*self.by_size.values(), *(group for pair in self.grids.values() for group in pair)]
+        return [*(group for group in used if group is not self.joint), self.joint]
 
-    def over(self, exchange: Exchange, axis: Axis) -> ShardGroup:
-        """The group along whose ranks an exchange cuts an axis."""
-        return self.by_size[exchange.over(axis).size]
+    def along(self, axis: Axis, size: int, mesh: Mapping[Axis, int]) -> ShardGroup:
+        """The ranks, of a group of ``size``, over which an axis is cut; ``mesh``: the sides of its grid."""
+        if not mesh:
+            return self.by_size[size]
+        return self.grids[mesh[Axis.K], mesh[Axis.H]][0 if axis is Axis.K else 1]
 
     @classmethod
     def of(
-        cls, used: Iterable[int], agreeing: Iterable[int], group: ProcessGroup | None, timeout: float
+        cls,
+        used: Iterable[int],
+        agreeing: Iterable[int],
+        group: ProcessGroup | None,
+        timeout: float,
+        grids: Iterable[tuple[int, int]] = (),
     ) -> "ShardGroups":
         """The groups of the ``used`` sizes, and the ranks that agree where there are groups of ``agreeing``.
 
-        Formed by size, in one order on all ranks.
+        ``grids``: the shapes in which groups are laid out. Formed by size, in one order on all ranks.
         """
         by_size = {size: shard_group(size, group, timeout) for size in sorted(set(used))}
         joint = joint_group(agreeing, group, timeout)
         assert joint is not None
-        return cls(by_size, joint)
+        meshes = {
+            shape: grid_groups(by_size[shape[0] * shape[1]], shape, group, timeout) for shape in sorted(grids)
+        }
+        return cls(by_size, joint, meshes)
 
 
 # One pair of process groups per world and size, as every compiled graph asks for it again. The lock: two
 # threads that compile at once would each form a pair, and peers might pair them crosswise.
-_GROUPS: "WeakKeyDictionary[ProcessGroup, dict[tuple[int, ...], ShardGroup]]" = WeakKeyDictionary()
+_Formed = dict[tuple[tuple[int, ...], GridSide | None], ShardGroup]
+_GROUPS: "WeakKeyDictionary[ProcessGroup, _Formed]" = WeakKeyDictionary()
 _FORMING = Lock()
 
 
@@ -144,13 +166,34 @@ def shard_group(size: int, group: ProcessGroup | None, timeout: float) -> ShardG
     assert parent is not None
     members = dist.get_process_group_ranks(parent)
     start = members.index(dist.get_rank()) // size * size
-    ranks = tuple(members[start : start + size])
+    return _formed(tuple(members[start : start + size]), group, timeout)
+
+
+def grid_groups(
+    whole: ShardGroup, shape: tuple[int, int], group: ProcessGroup | None, timeout: float
+) -> tuple[ShardGroup, ShardGroup]:
+    """This rank's groups along both dimensions (a, b) of ``whole``, whose ranks fill the grid row by row."""
+    row, column = divmod(whole.rank, shape[1])
+    sides = whole.ranks[column :: shape[1]], whole.ranks[row * shape[1] : (row + 1) * shape[1]]
+    along_k, along_h = (
+        _formed(ranks, group, timeout, GridSide(shape, dim)) for dim, ranks in enumerate(sides)
+    )
+    return along_k, along_h
+
+
+def _formed(
+    ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float, side: GridSide | None = None
+) -> ShardGroup:
+    """The group of these ranks of ``group``, or the world; made on first use, and then kept."""
+    parent = group if group is not None else dist.group.WORLD
+    assert parent is not None
     with _FORMING:
         known = _GROUPS.setdefault(parent, {})
-        if ranks not in known or not known[ranks].is_alive:
-            known[ranks] = _make(ranks, group, timeout)
-            logger.info("group of %d: ranks %s", size, list(ranks))
-        return known[ranks]
+        if (ranks, side) not in known or not known[ranks, side].is_alive:
+            made = _make(ranks, None if side else group, timeout)
+            known[ranks, side] = replace(made, side=side, is_given=group not in (None, dist.group.WORLD))
+            logger.info("group of %d: ranks %s", len(ranks), list(ranks))
+        return known[ranks, side]
 
 
 def joint_group(sizes: Iterable[int], group: ProcessGroup | None, timeout: float) -> ShardGroup | None:
@@ -172,9 +215,7 @@ def _make(ranks: tuple[int, ...], group: ProcessGroup | None, timeout: float) ->
             f"rank {rank} could not form the group of ranks {list(ranks)} within {timeout:g} s: "
             f"{str(error).splitlines()[0]}. A peer died, or did not compile the model with the same sizes."
         ) from error
-    return ShardGroup(
-        device, control, ranks, ranks.index(rank), group not in (None, dist.group.WORLD), timeout
-    )
+    return ShardGroup(device, control, ranks, ranks.index(rank), timeout=timeout)
 
 
 def _is_fake(group: ProcessGroup | None) -> bool:

@@ -98,5 +98,10 @@ def _group(node: Node, comparing: Sequence[int]) -> str:
 def _among(ranks: list[int], comparing: list[int]) -> str:
     """The ranks of a group, or how many of those that compare make one of several alike."""
     size = len(ranks)
-    blocks = [comparing[start : start + size] for start in range(0, len(comparing), size)]
-    return f"each {size} of ranks {comparing}" if len(blocks) > 1 and ranks in blocks else f"ranks {ranks}"
+    for stride in range(1, len(comparing) // size + 1):
+        span = size * stride
+        blocks = [comparing[start : start + span] for start in range(0, len(comparing), span)]
+        groups = [block[first::stride] for block in blocks for first in range(stride)]
+        if len(groups) > 1 and ranks in groups:
+            return f"each {size} of ranks {comparing}" + (f", {stride} apart" if stride > 1 else "")
+    return f"ranks {ranks}"

@@ -4,13 +4,15 @@ The ranks that share a projection, and the slices they hold, outlive the process
 graph that was compiled for the old ones may call the new ones, and says what to do where it may not.
 """
 
+import math
+
 import torch.distributed as dist
 from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import ProcessGroup
 from torch.distributed.distributed_c10d import GroupName
 
 from oproj_pass.errors import GroupMismatchError
-from oproj_pass.groups import ShardGroup, shard_group
+from oproj_pass.groups import ShardGroup, grid_groups, shard_group
 from oproj_pass.passes.graph.process_groups import process_group
 
 
@@ -48,7 +50,7 @@ def living(group: ShardGroup, path: str) -> ShardGroup:
             f"{lost}. Call init_process_group again with the same ranks on every one of them, and the model "
             "serves again; or gather its weights with full_state_dict before destroying the group."
         )
-    remade = shard_group(group.size, None, group.timeout)
+    remade = _again(group)
     if remade != group:
         raise GroupMismatchError(
             f"{lost}, and in the new world this process is rank {dist.get_rank()} in a group of ranks "
@@ -56,6 +58,13 @@ def living(group: ShardGroup, path: str) -> ShardGroup:
             "rank it had, or load the weights again."
         )
     return remade
+
+
+def _again(group: ShardGroup) -> ShardGroup:
+    if group.side is None:
+        return shard_group(group.size, None, group.timeout)
+    whole = shard_group(math.prod(group.side.shape), None, group.timeout)
+    return grid_groups(whole, group.side.shape, None, group.timeout)[group.side.dim]
 
 
 def keep_names(old: ShardGroup, new: ShardGroup, path: str) -> None:

@@ -56,8 +56,10 @@ def bind(
 
 def _placement(cut: CutTensor, groups: ShardGroups) -> Placement:
     exchange = cut.region.config
-    splits = tuple(tensor.split for _, tensor in cut.along)
-    return Placement(splits, tuple(groups.over(exchange, axis) for axis, _ in cut.along))
+    mesh = {axis: peers.size for axis, peers in exchange.mesh}
+    return Placement.over(
+        (tensor.split, groups.along(axis, exchange.size, mesh)) for axis, tensor in cut.along
+    )
 
 
 def compile_with_slices(

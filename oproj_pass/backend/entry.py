@@ -21,12 +21,13 @@ from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_tog
 from oproj_pass.backend.ascend import log_untaken, npu_passes
 from oproj_pass.backend.binding import bind, commit, compile_with_slices, record_readers
 from oproj_pass.backend.dynamo_errors import errors_as_they_are
+from oproj_pass.backend.exchanges import exchanges_over, groups_of, on_mesh
 from oproj_pass.backend.finding import find_sites
 from oproj_pass.backend.inner import Compiled, Compiler, inner_backend
 from oproj_pass.backend.policy import Decision, GraphPlace, decide
-from oproj_pass.backend.row_counts import ComparedRows, exchanges_over
+from oproj_pass.backend.reduce import chosen_reduce
+from oproj_pass.backend.row_counts import ComparedRows
 from oproj_pass.backend.sizes import largest_sizes, may_shard
-from oproj_pass.backend.strategy import strategy_of
 from oproj_pass.backend.trace import trace_decision
 from oproj_pass.backend.world import require_world
 from oproj_pass.config import OProjConfig
@@ -36,7 +37,6 @@ from oproj_pass.passes import (
     Assignment,
     Exchange,
     GraphPass,
-    Projection,
     RedundantCollectives,
     ShardOProj,
     ShardPlan,
@@ -85,11 +85,12 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
         found = find_sites(gm, inputs, config, _STORE.reader_of if may_shard(config) else None)
         decision = decide(*found, config, GraphPlace.of(gm))
         if sharded := decision.sharded:
-            _require_weights_ready(sharded, inputs)
-            used = map(decision.size_of, sharded)
-            groups = ShardGroups.of(used, decision.group_sizes, config.group, config.timeout)
+            _require_weights_ready(decision, inputs)
+            groups = groups_of(decision, config)
             rows = ComparedRows.of(sharded, list(inputs), config)
-            record = _rewrite(gm, inputs, decision, exchanges_over(groups, rows, config), config)
+            reduce = chosen_reduce(decision, inputs, groups, config)
+            exchanges = exchanges_over(groups, rows, config, reduce)
+            record = _rewrite(gm, inputs, decision, groups, exchanges, config)
         _require_unreleased(inputs, record.tensors if groups else {})
     except Exception as error:
         _tell_peers(error, groups.joint if groups else None, config)
@@ -103,22 +104,26 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
     return _compile_sharded(gm, inputs, record, groups, rows, config, inner)
 
 
-def _require_weights_ready(sites: Sequence[Projection], inputs: Mapping[Node, Any]) -> None:
-    for site in sites:
-        for tensor in site.gemm.k.tensors:
-            require_ready(inputs[tensor.node], site.path)
+def _require_weights_ready(decision: Decision, inputs: Mapping[Node, Any]) -> None:
+    for site in decision.sharded:
+        for cut in decision.cuts_of(site):
+            for tensor in cut.tensors:
+                require_ready(inputs[tensor.node], site.path)
 
 
 def _rewrite(
     gm: GraphModule,
     inputs: Mapping[Node, Any],
     decision: Decision,
+    groups: ShardGroups,
     exchanges: Mapping[int, Exchange],
     config: OProjConfig,
 ) -> ShardRecord:
     """Run the one list of passes; returns what is cut after all of them."""
     assignments = [
-        Assignment(site, strategy_of(site), exchanges[decision.size_of(site)]) for site in decision.sharded
+        Assignment(site, strategy, on_mesh(exchanges[decision.size_of(site)], groups, strategy))
+        for site in decision.sharded
+        for strategy in [decision.strategy_of(site)]
     ]
     sharding = ShardOProj(ShardPlan(decision.sites, decision.near_misses, assignments))
     examples = list(inputs.values())

@@ -6,19 +6,18 @@ effects but log lines.
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch.fx import GraphModule, Node
 
 from oproj_pass.backend.sizes import resolved_sizes
-from oproj_pass.backend.strategy import strategy_of
+from oproj_pass.backend.strategy import mesh_of, strategies_of
 from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
 from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
 from oproj_pass.groups import require_fitting_size
-from oproj_pass.passes import NearMiss, Projection
-from oproj_pass.passes.shard import required_cuts
+from oproj_pass.passes import Axis, NearMiss, Projection, StoredAxis, Strategy
 from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
@@ -55,6 +54,23 @@ class Decision:
     sizes: Mapping[str, int]
     sites: Sequence[Projection]
     near_misses: Sequence[NearMiss]
+    strategies: Mapping[Node, Strategy] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig
+    ) -> "Decision":
+        """What the options make of what was found.
+
+        Raises ``ConfigError`` for a size that does not fit the world, a layer, or another role's use of it.
+        """
+        sizes = resolved_sizes(sites, config)
+        for role, size in sizes.items():
+            if size > 1:
+                require_fitting_size(size, config.group, role)
+        undecided = cls(sizes, sites, near_misses)
+        _require_cut_alike(undecided)
+        return replace(undecided, strategies=strategies_of(undecided.sharded, sizes, config))
 
     @property
     def sharded(self) -> list[Projection]:
@@ -70,30 +86,32 @@ class Decision:
         """The ranks that share a site's weights."""
         return self.sizes.get(item.role, 0)
 
+    def strategy_of(self, site: Projection) -> Strategy:
+        """The strategy that shares a site which is sharded."""
+        return self.strategies[site.gemm.node]
+
+    def cuts_of(self, site: Projection) -> tuple[StoredAxis, ...]:
+        """What is cut of a site which is sharded."""
+        return self.strategy_of(site).cuts(site)
+
+    @property
+    def grids(self) -> set[tuple[int, int]]:
+        """The shapes of the grids among the strategies."""
+        meshes = map(mesh_of, self.strategies.values())
+        return {(mesh[Axis.K], mesh[Axis.H]) for mesh in meshes if mesh}
+
 
 def decide(
     sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig, place: GraphPlace
 ) -> Decision:
     """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
     _report_idle_globs([*sites, *near_misses], config, place)
-    sizes = resolved_sizes(sites, config)
     require_expected(sites, near_misses, config.expected_sites)
-    decision = Decision(sizes, sites, near_misses)
-    require_fitting(decision, config)
-    for role, size in sizes.items():
+    decision = Decision.of(sites, near_misses, config)
+    for role, size in decision.sizes.items():
         if size > 1:
             _require_sites(role, of_role(sites, role), of_role(near_misses, role), config, place)
     return decision
-
-
-def require_fitting(decision: Decision, config: OProjConfig) -> None:
-    """Raise ``ConfigError`` for a size that does not fit the world, a layer, or another role's use of it."""
-    for role, size in decision.sizes.items():
-        if size > 1:
-            require_fitting_size(size, config.group, role)
-    for site in decision.sharded:
-        required_cuts(site, strategy_of(site), decision.size_of(site))
-    _require_cut_alike(decision)
 
 
 def _require_cut_alike(decision: Decision) -> None:

@@ -12,8 +12,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.groups import ShardGroups
-from oproj_pass.passes import Exchange, Projection
+from oproj_pass.passes import Projection
 from oproj_pass.passes.graph.provenance import value_of
 
 Expression = Any  # of sympy, which has no types
@@ -38,20 +37,6 @@ class ComparedRows:
         """When they are compared, for messages and for comparing ranks."""
         when = {"at each call": self.counts is not None, "before each exchange": self.in_graph}
         return " and ".join(time for time, holds in when.items() if holds) or "never"
-
-
-def exchanges_over(groups: ShardGroups, rows: ComparedRows, config: OProjConfig) -> dict[int, Exchange]:
-    """Who exchanges, by the size of the group, and how, as the options say."""
-    return {
-        size: Exchange(
-            size=size,
-            group_name=group.device.group_name,
-            reduce_dtype=config.reduce_dtype,
-            control_group_name=groups.joint.control.group_name if rows.in_graph else None,
-            capacity=config.capacity,
-        )
-        for size, group in groups.by_size.items()
-    }
 
 
 class RowCounts:

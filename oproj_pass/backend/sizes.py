@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Sequence
 
-from oproj_pass.backend.strategy import strategy_of
-from oproj_pass.config import OProjConfig
+from oproj_pass.backend.strategy import named_strategy
+from oproj_pass.config import AUTO, OProjConfig
 from oproj_pass.groups import automatic_size, world_size
-from oproj_pass.passes import Projection
+from oproj_pass.passes import STRATEGIES, Projection, Strategy
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
+from oproj_pass.passes.sites.roles import ROLES
 
 logger = logging.getLogger(__name__)
 
@@ -40,10 +41,16 @@ def resolved_sizes(sites: Sequence[Projection], config: OProjConfig) -> dict[str
 
 def _automatic(role: str, sites: Sequence[Projection], config: OProjConfig) -> int:
     world = world_size(config.group)
-    cuts = [cut for site in sites for cut in required_cuts(site, strategy_of(site), 1)]
+    cuts = [cut for site in sites for cut in required_cuts(site, _any_strategy(site, config), 1)]
     size = automatic_size(world, [cut.parts for cut in cuts if not cut.is_padded])
     if config.group is not None and sites:
         size = world
     extents = ", ".join(sorted({f"{cut.axis.name} = {cut.extent}" for cut in cuts}))
     logger.info("%s = auto: %d (world of %d ranks, %s)", size_option(role), size, world, extents or "no site")
     return size
+
+
+def _any_strategy(site: Projection, config: OProjConfig) -> Strategy:
+    """The strategy whose axes limit the size; which one is the cheapest is told once there is a size."""
+    name = named_strategy(site, config)
+    return STRATEGIES[ROLES[site.role].strategies[0] if name == AUTO else name]

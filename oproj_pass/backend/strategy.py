@@ -1,10 +1,115 @@
-"""Which strategy shares a site: one for each role."""
+"""Which strategy shares a site: what the options say for its module or role, or what sends fewest bytes."""
 
-from oproj_pass.passes import STRATEGIES, Projection, Strategy
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
 
-_BY_ROLE = {"oproj": "row"}
+from torch.fx import Node
+
+from oproj_pass.config import AUTO, OProjConfig
+from oproj_pass.errors import ConfigError
+from oproj_pass.passes import STRATEGIES, Axis, Projection, Strategy
+from oproj_pass.passes.shard import required_cuts
+from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
+from oproj_pass.passes.sites.roles import ROLES
+from oproj_pass.passes.strategies.grid import Grid
+from oproj_pass.passes.strategies.traffic import TokenSizes, splits
+
+logger = logging.getLogger(__name__)
 
 
-def strategy_of(site: Projection) -> Strategy:
-    """The strategy that shares a site of its role."""
-    return STRATEGIES[_BY_ROLE[site.role]]
+def strategies_of(
+    sites: Sequence[Projection], sizes: Mapping[str, int], config: OProjConfig
+) -> dict[Node, Strategy]:
+    """The strategy of each site, by its GEMM; raises ``ConfigError`` where it does not fit."""
+    chosen = {site.gemm.node: strategy_of(site, sizes[site.role], config) for site in sites}
+    automatic = [site for site in sites if named_strategy(site, config) == AUTO]
+    _log_choices({site.path: _in_words(site, sizes[site.role], config) for site in automatic})
+    return chosen
+
+
+def strategy_of(site: Projection, size: int, config: OProjConfig) -> Strategy:
+    """The strategy that shares a site over ``size`` ranks, above 1."""
+    name = named_strategy(site, config)
+    candidates = list(_candidates(site, name, size, config))
+    refusals = [_refusal(site, strategy, size) for strategy in candidates]
+    token = TokenSizes.of(site, config.reduce_dtype)
+    fitting = [strategy for strategy, refusal in zip(candidates, refusals, strict=True) if refusal is None]
+    if not fitting:
+        raise refusals[0] or AssertionError
+    return min(fitting, key=lambda strategy: strategy.sent_nbytes(token, size))
+
+
+def named_strategy(site: Projection, config: OProjConfig) -> str:
+    """The name that the options give a site's strategy, or its role's first; raises if that does not fit."""
+    option, role = config.strategy, ROLES[site.role]
+    if isinstance(option, Mapping):
+        globs = (name for glob, name in option.items() if glob not in ROLES and fnmatchcase(site.path, glob))
+        name = next(globs, option.get(site.role, role.strategies[0]))
+    else:
+        name = option if option is not None and site.role == "oproj" else role.strategies[0]
+    if name != AUTO and name not in role.strategies:
+        raise ConfigError(
+            f"{site.path}: option strategy = {name!r} does not fit this {ROLE_TITLES[site.role]}. Those that "
+            f"do: {', '.join(role.strategies)}."
+        )
+    return name
+
+
+def mesh_of(strategy: Strategy) -> dict[Axis, int]:
+    """Over how many ranks a strategy cuts an axis, where that are not all of them."""
+    if not isinstance(strategy, Grid) or strategy.shape is None:
+        return {}
+    return dict(zip((Axis.K, Axis.H), strategy.shape, strict=True))
+
+
+def _candidates(site: Projection, name: str, size: int, config: OProjConfig) -> Iterator[Strategy]:
+    for one in ROLES[site.role].strategies if name == AUTO else [name]:
+        if one == Grid.name:
+            yield from map(Grid, _shapes(site, size, config, asked_for=name != AUTO))
+        else:
+            yield STRATEGIES[one]
+
+
+def _shapes(site: Projection, size: int, config: OProjConfig, *, asked_for: bool) -> list[tuple[int, int]]:
+    given = config.grid
+    found = splits(size) if given is None else [given] if given[0] * given[1] == size else []
+    if not found and asked_for:
+        what = f"grid = {given} has {given[0] * given[1]} ranks" if given else "a grid has two sides above 1"
+        raise ConfigError(
+            f"{site.path}: strategy 'grid' does not fit {size_option(site.role)} = {size}: {what}. Choose "
+            "another size, or another strategy."
+        )
+    return found
+
+
+def _refusal(site: Projection, strategy: Strategy, size: int) -> ConfigError | None:
+    try:
+        required_cuts(site, strategy, size, mesh_of(strategy))
+    except ConfigError as refusal:
+        return refusal
+    return None
+
+
+def _in_words(site: Projection, size: int, config: OProjConfig) -> str:
+    """Every candidate with its bytes, the chosen one first."""
+    token = TokenSizes.of(site, config.reduce_dtype)
+    fitting = [
+        strategy
+        for strategy in _candidates(site, AUTO, size, config)
+        if _refusal(site, strategy, size) is None
+    ]
+    fitting.sort(key=lambda strategy: strategy.sent_nbytes(token, size))
+    words = [f"{_title(strategy)} sends {strategy.sent_nbytes(token, size)} B" for strategy in fitting]
+    return f"{words[0]} a token ({', '.join(words[1:]) or 'nothing else fits'})"
+
+
+def _title(strategy: Strategy) -> str:
+    shape = strategy.shape if isinstance(strategy, Grid) else None
+    return strategy.name if shape is None else f"{strategy.name} {shape}"
+
+
+def _log_choices(words: Mapping[str, str]) -> None:
+    for choice in dict.fromkeys(words.values()):
+        paths = [path for path, other in words.items() if other == choice]
+        logger.info("strategy = auto: %s; %d layers, the first is %s", choice, len(paths), paths[0])

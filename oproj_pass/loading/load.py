@@ -98,14 +98,15 @@ def _load(
 
 
 def _read_part(entry: StoredEntry, placement: Placement) -> Tensor:
-    """This rank's part of the stored tensor, and no more of it."""
-    split, group = placement.only_split, placement.group
+    """This rank's part of the stored tensor; no more of it is read along the first dimension of its mesh."""
+    split, group = placement.splits[0], placement.mesh[0]
     extent = entry.shape[split.dim]
     pieces = [
         entry.read(dim=split.dim, start=start, length=length)
         for start, length in split.pieces(extent, group.rank, group.size)
     ]
-    return split.assembled(pieces, extent, group.size)
+    part = split.assembled(pieces, extent, group.size)
+    return Placement(placement.splits[1:], placement.mesh[1:]).part_of(part)
 
 
 def _copy(values: Tensor, model: Tensor, device: torch.device) -> Tensor:

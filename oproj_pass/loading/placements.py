@@ -11,13 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from oproj_pass.backend.policy import Decision, require_asked_for, require_fitting
+from oproj_pass.backend.exchanges import groups_of
+from oproj_pass.backend.policy import Decision, require_asked_for
 from oproj_pass.backend.sizes import may_shard, resolved_sizes
-from oproj_pass.backend.strategy import strategy_of
+from oproj_pass.backend.strategy import mesh_of
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError, OProjError
-from oproj_pass.groups import ShardGroups
+from oproj_pass.groups import ShardGroup
 from oproj_pass.passes import Projection
+from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.sites.options import of_role
 from oproj_pass.tracing.graphs import capture_graphs, copy_on_meta
 from oproj_pass.tracing.projections import ProjectionSearch
@@ -47,18 +49,18 @@ def find_placements(
 
 def _placements(sites: Sequence[Projection], config: OProjConfig) -> dict[str, Placement]:
     """What the backend will ask for when it compiles the graph of these sites."""
-    decision = Decision(resolved_sizes(sites, config), sites, ())
-    require_fitting(decision, config)
-    if not (sharded := decision.sharded):
+    decision = Decision.of(sites, (), config)
+    if not decision.sharded:
         return {}
-    used = map(decision.size_of, sharded)
-    groups = ShardGroups.of(used, decision.group_sizes, config.group, config.timeout)
-    return {
-        tensor.path: Placement.split(tensor.split, groups.by_size[decision.size_of(site)])
-        for site in sharded
-        for cut in strategy_of(site).cuts(site)
-        for tensor in cut.tensors
-    }
+    groups, found = groups_of(decision, config), dict[str, Placement]()
+    for site in decision.sharded:
+        size, mesh = decision.size_of(site), mesh_of(decision.strategy_of(site))
+        along = defaultdict[str, list[tuple[Split, ShardGroup]]](list)
+        for cut in decision.cuts_of(site):
+            for tensor in cut.tensors:
+                along[tensor.path].append((tensor.split, groups.along(cut.axis, size, mesh)))
+        found |= {path: Placement.over(axes) for path, axes in along.items()}
+    return found
 
 
 def _search(

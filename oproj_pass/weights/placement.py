@@ -3,13 +3,15 @@
 A plain split is DTensor's ``Shard(dim)``; of padding and of parts in several pieces DTensor knows nothing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from oproj_pass.groups import ShardGroup
 from oproj_pass.passes.gemm.split import Split
+
+Gather = Callable[[Tensor, ShardGroup], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,12 @@ class Placement:
     def split(cls, how: Split | int, group: ShardGroup) -> "Placement":
         """Split over the ranks of one group; a number is a dimension that falls into equal parts."""
         return cls((how if isinstance(how, Split) else Split(how),), (group,))
+
+    @classmethod
+    def over(cls, along: Iterable[tuple[Split, ShardGroup]]) -> "Placement":
+        """Split over the ranks of one group after the other."""
+        splits, mesh = zip(*along, strict=True)
+        return cls(splits, mesh)
 
     @property
     def dim(self) -> int:
@@ -47,9 +55,11 @@ class Placement:
             full = split.part_of(full, group.rank, group.size)
         return full
 
-    def whole(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        """The full tensor of ``shape``, of the parts of all ranks of the one group, in order."""
-        return self.only_split.whole(parts, shape[self.dim])
+    def whole(self, gathered: Gather, part: Tensor, shape: Sequence[int]) -> Tensor:
+        """The full tensor of ``shape``; ``gathered`` brings the parts of a group's ranks, in order."""
+        for split, group in reversed([*zip(self.splits, self.mesh, strict=True)]):
+            part = split.whole(gathered(part, group), shape[split.dim])
+        return part
 
     def describe(self) -> str:
         """The placement for messages."""

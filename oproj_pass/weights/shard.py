@@ -40,8 +40,9 @@ class Shard:
 
     def describe(self) -> str:
         """The layer, this rank and its slice, for messages."""
-        group = self.placement.group
-        return f"{self.path} (rank {group.ranks[group.rank]}, slice {group.rank + 1} of {group.size})"
+        mesh = self.placement.mesh
+        slices = " and ".join(f"slice {group.rank + 1} of {group.size}" for group in mesh)
+        return f"{self.path} (rank {mesh[0].ranks[mesh[0].rank]}, {slices})"
 
 
 class Signature(NamedTuple):

@@ -4,6 +4,7 @@
 values (see ``Released``).
 """
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from oproj_pass.agreement.remade_groups import living
 from oproj_pass.errors import GroupMismatchError
+from oproj_pass.groups import ShardGroup
 from oproj_pass.weights.memory_report import unwrap
 from oproj_pass.weights.released import Released
 from oproj_pass.weights.shard import Shard
@@ -38,24 +40,29 @@ def _full(value: Any, gathered: dict[Shard, Tensor]) -> Any:
 
 
 def _gather(shard: Shard) -> Tensor:
-    group = living(shard.placement.group, shard.path)
-    mine = as_bytes(shard.tensor).contiguous()
-    pieces = [torch.empty_like(mine) for _ in group.ranks]
-    try:
-        dist.all_gather(pieces, mine, group=group.device)
-    except RuntimeError as error:
-        raise GroupMismatchError(
-            f"{shard.path}: could not gather the full weight from ranks {list(group.ranks)}: "
-            f"{str(error).splitlines()[0]}. full_state_dict must be called on every rank of the group."
-        ) from error
     full = torch.empty_strided(
         shard.signature.shape,
         shard.signature.stride,
         dtype=shard.signature.dtype,
         device=shard.signature.device,
     )
-    as_bytes(full).copy_(shard.placement.whole(pieces, full.shape))
+    gathered = partial(_gathered, path=shard.path)
+    as_bytes(full).copy_(shard.placement.whole(gathered, as_bytes(shard.tensor), full.shape))
     return full
+
+
+def _gathered(part: Tensor, group: ShardGroup, path: str) -> list[Tensor]:
+    """The parts of every rank of a group."""
+    group, mine = living(group, path), part.contiguous()
+    pieces = [torch.empty_like(mine) for _ in group.ranks]
+    try:
+        dist.all_gather(pieces, mine, group=group.device)
+    except RuntimeError as error:
+        raise GroupMismatchError(
+            f"{path}: could not gather the full weight from ranks {list(group.ranks)}: "
+            f"{str(error).splitlines()[0]}. full_state_dict must be called on every rank of the group."
+        ) from error
+    return pieces
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ class Role:
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (
-        Role("oproj", find_attention_outputs, ("row",)),
+        Role("oproj", find_attention_outputs, ("row", "column", "grid")),
         Role("mlp", find_mlps, ("column_row",)),
         Role("lmhead", find_heads, ("column",)),
         Role("embedding", find_lookups, ("vocabulary",)),

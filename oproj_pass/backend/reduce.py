@@ -1,0 +1,156 @@
+"""How partial sums become one: as the options say, or what takes the group less time, measured on it once.
+
+1. Ranks meet, and bring the size of their partial sums: nobody starts a collective that a peer will not join.
+2. Each times both ways on buffers of that size.
+3. They meet again with their times. The way whose slowest rank is faster is taken, by the same numbers on all.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial, reduce
+from math import prod
+from statistics import median
+from typing import Any, get_args
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.fx import Node
+
+from oproj_pass.agreement.barrier import meet
+from oproj_pass.agreement.known_errors import known_to_group
+from oproj_pass.agreement.wire import StepKind
+from oproj_pass.backend.policy import Decision
+from oproj_pass.backend.strategy import mesh_of
+from oproj_pass.config import OProjConfig
+from oproj_pass.errors import GroupMismatchError
+from oproj_pass.groups import ShardGroup, ShardGroups
+from oproj_pass.passes import Axis, Projection
+from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.strategies.exchange import Reduce
+
+logger = logging.getLogger(__name__)
+
+_REPEATS, _WARM_UPS = 7, 2
+_ROWS = 64  # of a rank, where a symbolic count has no example
+
+
+@dataclass(frozen=True)
+class PartialSums:
+    """What one site adds up: ``rows`` of every rank of ``group``, ``features`` each, on ``device``."""
+
+    group: ShardGroup
+    rows: int
+    features: int
+    dtype: torch.dtype
+    device: torch.device
+
+    def in_words(self) -> str:
+        """For messages, and for comparing ranks."""
+        return f"{self.rows * self.group.size} x {self.features} {self.dtype} of {self.group.size} ranks"
+
+
+def chosen_reduce(
+    decision: Decision, inputs: Mapping[Node, Any], groups: ShardGroups, config: OProjConfig
+) -> Reduce:
+    """The way to add up in one graph; raises ``GroupMismatchError`` if a peer is not at the same graph."""
+    if config.reduce != "auto":
+        return config.reduce
+    sums = [_partial_sums(site, decision, inputs, groups, config) for site in decision.sharded]
+    largest = max((found for found in sums if found), key=lambda one: one.rows * one.features, default=None)
+    if largest is None or not groups.joint.has_peers:
+        logger.info("reduce = auto: scatter, for there is nothing to measure")
+        return "scatter"
+    return _measured(largest, groups.joint, config.timeout)
+
+
+def _partial_sums(
+    site: Projection,
+    decision: Decision,
+    inputs: Mapping[Node, Any],
+    groups: ShardGroups,
+    config: OProjConfig,
+) -> PartialSums | None:
+    if not any(cut.axis is Axis.K for cut in decision.cuts_of(site)):
+        return None
+    mesh = mesh_of(decision.strategy_of(site))
+    product = value_of(site.gemm.node)
+    wide = config.reduce_dtype if product.is_floating_point() else None
+    return PartialSums(
+        group=groups.along(Axis.K, decision.size_of(site), mesh),
+        rows=(config.capacity or _rows(value_of(site.gemm.input))) * mesh.get(Axis.H, 1),
+        features=site.out_features // mesh.get(Axis.H, 1),
+        dtype=wide or product.dtype,
+        device=inputs[site.weight].device,
+    )
+
+
+def _rows(x: Tensor) -> int:
+    """Rows of ``x`` [.., K]; of a symbolic count those that the graph was traced with."""
+    count = prod(x.shape[:-1])
+    return count if isinstance(count, int) else count.node.hint or _ROWS
+
+
+def _measured(sums: PartialSums, joint: ShardGroup, timeout: float) -> Reduce:
+    brought = meet(joint, StepKind.MEASURE, sums.in_words(), timeout)
+    if len(set(brought.values())) > 1:
+        listed = "; ".join(f"rank {rank}: {words}" for rank, words in brought.items())
+        raise known_to_group(
+            GroupMismatchError(
+                f"ranks {list(joint.ranks)} cannot measure how to add up, for their partial sums differ: "
+                f"{listed}. All ranks of a group must run the same model with the same row counts."
+            )
+        )
+    ways: dict[Reduce, float] = {way: _microseconds(sums, run) for way, run in _WAYS.items()}
+    words = " ".join(f"{ways[way]:.1f}" for way in get_args(Reduce))
+    by_rank = [
+        [*map(float, found.split())] for found in meet(joint, StepKind.MEASURE, words, timeout).values()
+    ]
+    slowest = dict(zip(get_args(Reduce), map(max, zip(*by_rank, strict=True)), strict=True))
+    chosen: Reduce = min(slowest, key=lambda way: slowest[way])
+    logger.info(
+        "reduce = auto: %s, for %s partial sums (%s, the slowest rank's median)",
+        chosen, sums.in_words(), ", ".join(f"{way} {taken:.0f} us" for way, taken in slowest.items()),
+    )  # fmt: skip
+    return chosen
+
+
+def _scatter(sums: PartialSums, brought: Tensor, mine: Tensor) -> None:
+    dist.reduce_scatter_tensor(mine, brought, group=sums.group.device)
+
+
+def _exchange(sums: PartialSums, brought: Tensor, mine: Tensor) -> None:
+    received = torch.empty_like(brought)
+    dist.all_to_all_single(received, brought, group=sums.group.device)
+    parts = received.chunk(sums.group.size)
+    is_half = brought.is_floating_point() and brought.element_size() < 4
+    mine.copy_(reduce(torch.add, [part.float() if is_half else part for part in parts]))
+
+
+_WAYS: dict[Reduce, Callable[[PartialSums, Tensor, Tensor], None]] = {
+    "scatter": _scatter, "exchange": _exchange,
+}  # fmt: skip
+
+
+def _microseconds(sums: PartialSums, run: Callable[[PartialSums, Tensor, Tensor], None]) -> float:
+    """The median time of one way, on this rank."""
+    mine = torch.zeros(sums.rows, sums.features, dtype=sums.dtype, device=sums.device)
+    brought = mine.repeat(sums.group.size, 1)
+    wait = _synchronize(sums.device)
+    times = []
+    for _ in range(_WARM_UPS + _REPEATS):
+        wait()
+        start = time.perf_counter()
+        run(sums, brought, mine)
+        wait()
+        times.append(time.perf_counter() - start)
+    return median(times[_WARM_UPS:]) * 1e6
+
+
+def _synchronize(device: torch.device) -> Callable[[], None]:
+    """What waits for the device's work; a CPU's is done when a call returns."""
+    if device.type == "cpu":
+        return lambda: None
+    return partial(getattr(torch, device.type).synchronize, device)
