@@ -18,7 +18,8 @@ _REASON_BYTES = ROW_BYTES - _HEADER.size - _NAME_BYTES
 class StepKind(IntEnum):
     """What a rank is doing when it agrees with its peers: the first three with a runner, the last without.
 
-    GRAPH: about to compile a graph; MEASURE: about to time how it may add up; COMPILED: has compiled it; CALL: about to run it.
+    GRAPH: about to compile a graph; COMPILED: has compiled it; CALL: about to run it; MEASURE: about to time
+    how it may add up.
     """
 
     WARMUP = 0

@@ -2,7 +2,7 @@
 
 1. Ranks meet, and bring the size of their partial sums: nobody starts a collective that a peer will not join.
 2. Each times both ways on buffers of that size.
-3. They meet again with their times. The way whose slowest rank is faster is taken, by the same numbers on all.
+3. They meet again with their times, and all take the way whose slowest rank is faster.
 """
 
 import logging
@@ -49,7 +49,8 @@ class PartialSums:
 
     def in_words(self) -> str:
         """For messages, and for comparing ranks."""
-        return f"{self.rows * self.group.size} x {self.features} {self.dtype} of {self.group.size} ranks"
+        shape = f"{self.rows * self.group.size} x {self.features}"
+        return f"{shape} partial sums of {self.group.size} ranks in {str(self.dtype).removeprefix('torch.')}"
 
 
 def chosen_reduce(
@@ -111,7 +112,7 @@ def _measured(sums: PartialSums, joint: ShardGroup, timeout: float) -> Reduce:
     slowest = dict(zip(get_args(Reduce), map(max, zip(*by_rank, strict=True)), strict=True))
     chosen: Reduce = min(slowest, key=lambda way: slowest[way])
     logger.info(
-        "reduce = auto: %s, for %s partial sums (%s, the slowest rank's median)",
+        "reduce = auto: %s, for %s (%s, the slowest rank's median)",
         chosen, sums.in_words(), ", ".join(f"{way} {taken:.0f} us" for way, taken in slowest.items()),
     )  # fmt: skip
     return chosen

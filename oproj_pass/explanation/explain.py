@@ -10,13 +10,14 @@ from typing import Any
 
 from torch import nn
 
+from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.equal_layers import for_all_layers, kinds_agree
 from oproj_pass.explanation.report import ExplainReport, ProjectionRow
-from oproj_pass.passes import NearMiss
-from oproj_pass.passes.gemm.gemm import RowScale
-from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes import Axis, NearMiss, Projection
+from oproj_pass.passes.gemm.following_step import CannotFollow
+from oproj_pass.passes.strategies.traffic import TokenSizes
 from oproj_pass.tracing.equal_layers import shorten_stack
 from oproj_pass.tracing.graphs import GraphBreak, capture_graphs, copy_to_run
 from oproj_pass.tracing.projections import FoundProjection, ProjectionSearch
@@ -115,8 +116,7 @@ def _rows(projections: Sequence[FoundProjection], config: OProjConfig) -> Iterat
 
 def _row(found: FoundProjection, config: OProjConfig, owner: str | None) -> ProjectionRow:
     site = found.site
-    product, scales = value_of(site.gemm.node).dtype, site.gemm.row_scales
-    reduce_dtype = config.reduce_dtype if product.is_floating_point else None
+    token = TokenSizes.of(site, config.reduce_dtype)
     return ProjectionRow(
         path=site.path,
         gemm=site.gemm.form.name,
@@ -125,16 +125,22 @@ def _row(found: FoundProjection, config: OProjConfig, owner: str | None) -> Proj
         dtype=str(site.dtype).removeprefix("torch."),
         scheme=site.scheme,
         nbytes=site.nbytes,
-        input_itemsize=value_of(site.gemm.input).dtype.itemsize,
-        partial_itemsize=(reduce_dtype or product).itemsize,
-        scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if scale.features),
-        row_scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if not scale.features),
+        input_itemsize=token.input_itemsize,
+        partial_itemsize=token.sum_itemsize,
+        product_itemsize=token.product_itemsize,
+        scale_nbytes=token.scale_nbytes,
+        row_scale_nbytes=token.row_scale_nbytes,
         unit=site.gemm.k.unit,
+        strategy=named_strategy(site, config),
+        grid=config.grid,
+        out_parts=_parts_of_outputs(site),
         calls=found.calls,
         shares_weight_with=owner,
     )
 
 
-def _nbytes_a_row(scale: RowScale) -> int:
-    value = value_of(scale.node)
-    return int(value.dtype.itemsize * (value.shape[-1] if scale.features else 1))
+def _parts_of_outputs(site: Projection) -> int:
+    try:
+        return site.along(Axis.H).parts
+    except CannotFollow:
+        return 1

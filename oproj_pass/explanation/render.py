@@ -132,15 +132,23 @@ def _notes(report: "ExplainReport") -> Iterator[str]:
     buffers = format_nbytes(COMMUNICATION_BUFFER_NBYTES)
     yield f"Net of the communication buffers, {buffers} on every rank whatever the model."
     fitting = ", ".join(map(str, report.fitting_sizes)) or "none"
-    yield f"oproj_tensor_parallel_size that divides every K: {fitting}."
+    by_rows = {row.strategy for row in report.projections} == {"row"}
+    what = "divides every K" if by_rows else "fits every projection"
+    yield f"oproj_tensor_parallel_size that {what}: {fitting}."
     for size in report.sizes:
         for row in report.misfits(size)[:1]:
-            yield (
-                f"N = {size} does not divide K = {row.in_features}{_in_units(row)} of {row.path}: "
-                "compiling with it fails."
-            )
+            yield f"N = {size} {_misfit(row)} of {row.path}: compiling with it fails."
     if report.oproj_tensor_parallel_size in (0, 1):
         yield f"oproj_tensor_parallel_size = {report.oproj_tensor_parallel_size} shards nothing."
+
+
+def _misfit(row: "ProjectionRow") -> str:
+    k = f"K = {row.in_features}{_in_units(row)}"
+    if row.strategy == "row":
+        return f"does not divide {k}"
+    return (
+        f"does not fit strategy {row.strategy!r} for {k} and H = {row.out_features} ({row.out_parts} parts)"
+    )
 
 
 def _in_units(row: "ProjectionRow") -> str:

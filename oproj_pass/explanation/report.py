@@ -3,18 +3,19 @@
 Holds facts and derives sums from them; how they look is `render`'s.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from rich.console import Console, ConsoleOptions, RenderResult
 
+from oproj_pass.config import AUTO
 from oproj_pass.explanation import render
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes
 from oproj_pass.groups import AUTO_SIZES
-from oproj_pass.passes import STRATEGIES, NearMiss
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes import NearMiss
+from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes, splits
 from oproj_pass.tracing.graphs import GraphBreak
 
 __all__ = ["ExplainReport", "GraphBreak", "ProjectionRow"]
@@ -28,10 +29,12 @@ class ProjectionRow:
 
     ``nbytes``: the full weight [H, K], H ``out_features`` and K ``in_features``, with the scales that are cut
     along K. ``input_itemsize`` and ``partial_itemsize``: bytes of one feature that is scattered, and of one
-    partial sum that is reduced. ``scale_nbytes`` and ``row_scale_nbytes``: bytes of a token's scales, those
-    that are scattered with their features and those that go to every rank. ``unit``: features that may not be
-    parted, for they share a scale or a packed word. ``calls``: times a step runs it.
-    ``shares_weight_with``: the projection whose weight it uses too.
+    partial sum that is reduced; ``product_itemsize``: of one result, if not the same. ``scale_nbytes`` and
+    ``row_scale_nbytes``: bytes of a token's scales, those that are scattered with their features and those
+    that go to every rank. ``unit``: features that may not be parted, for they share a scale or a packed word.
+    ``calls``: times a step runs it. ``shares_weight_with``: the projection whose weight it uses too.
+    ``strategy`` and ``grid``: as configured. ``out_parts``: the most ranks that H can be split over, 1 if it
+    cannot be followed.
     """
 
     path: str
@@ -43,11 +46,15 @@ class ProjectionRow:
     nbytes: int
     input_itemsize: int
     partial_itemsize: int
+    product_itemsize: int | None = None
     scale_nbytes: int = 0
     row_scale_nbytes: int = 0
     unit: int = 1
     calls: int = 1
     shares_weight_with: str | None = None
+    strategy: str = "row"
+    grid: tuple[int, int] | None = None
+    out_parts: int = 1
 
     @property
     def parts(self) -> int:
@@ -55,8 +62,17 @@ class ProjectionRow:
         return self.in_features // self.unit if self.in_features % self.unit == 0 else 1
 
     def fits(self, size: int) -> bool:
-        """Whether K can be split over ``size`` ranks."""
-        return self.parts % size == 0
+        """Whether the strategy can split the weight over ``size`` ranks."""
+        return bool(self._splits(size))
+
+    def _splits(self, size: int) -> list[tuple[int, int]]:
+        """In how many parts of K and of H the strategy may cut."""
+        grids = splits(size) if self.grid is None else [self.grid]
+        by_name = {"row": [(size, 1)], "column": [(1, size)], "grid": grids}
+        allowed = chain(*by_name.values()) if self.strategy == AUTO else by_name[self.strategy]
+        return [
+            (a, b) for a, b in allowed if a * b == size and self.parts % a == 0 and self.out_parts % b == 0
+        ]
 
     def saved_nbytes(self, size: int) -> int:
         """Bytes freed on each of ``size`` ranks; 0 where the weight counts elsewhere."""
@@ -64,7 +80,7 @@ class ProjectionRow:
 
     def sent_nbytes(self, size: int) -> int:
         """Bytes that a rank sends for one of its tokens in a step."""
-        return self.calls * STRATEGIES["row"].sent_nbytes(self.token, size)
+        return self.calls * min(sent_nbytes(self.token, a, b) for a, b in self._splits(size))
 
     @property
     def token(self) -> TokenSizes:
@@ -74,7 +90,7 @@ class ProjectionRow:
             self.out_features,
             input_itemsize=self.input_itemsize,
             sum_itemsize=self.partial_itemsize,
-            product_itemsize=self.partial_itemsize,
+            product_itemsize=self.product_itemsize or self.partial_itemsize,
             scale_nbytes=self.scale_nbytes,
             row_scale_nbytes=self.row_scale_nbytes,
         )
@@ -102,9 +118,8 @@ class ExplainReport:
 
     @property
     def fitting_sizes(self) -> tuple[int, ...]:
-        """Every N above 1 that divides every K, up to 64."""
-        divisor = math.gcd(*(row.parts for row in self.projections))
-        return tuple(n for n in range(2, min(divisor, _LARGEST_LISTED_SIZE) + 1) if divisor % n == 0)
+        """Every N above 1 over which every projection can be split, up to 64."""
+        return tuple(n for n in range(2, _LARGEST_LISTED_SIZE + 1) if self.fits(n))
 
     def fits(self, size: int) -> bool:
         """Whether every projection can be split over ``size`` ranks; the backend refuses it otherwise."""

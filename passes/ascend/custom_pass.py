@@ -8,7 +8,7 @@ function of its own, written as source text with every setting as a literal. Wha
 
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar, get_args
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,9 @@ from torch.fx import GraphModule
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.ascend.shard import Settings, shard
+from oproj_pass.passes.strategies.exchange import Reduce
 
+_Name = TypeVar("_Name", bound=str)
 CustomPass = Callable[[GraphModule, Sequence[Any], Any], None]
 
 _SOURCE = "def shard_oproj(gm, example_inputs, config):\n    shard(gm, example_inputs, {settings!r})\n"
@@ -31,6 +33,8 @@ def npu_pass(
     attention_ops: Sequence[str] = (),
     expected_sites: int | None = None,
     reduce_dtype: torch.dtype | None = None,
+    strategy: str = "row",
+    reduce: Reduce = "scatter",
 ) -> CustomPass:
     """A pass ``(gm, example_inputs, config) -> None`` that shards each graph it is given, in place.
 
@@ -53,6 +57,8 @@ def npu_pass(
         attention_ops=_qualified(_strings("attention_ops", attention_ops)),
         expected_sites=expected_sites,
         reduce_dtype=_summable(reduce_dtype),
+        strategy=_one_of("strategy", strategy, ("row", "column")),
+        reduce=_one_of("reduce", reduce, get_args(Reduce)),
     )
     return function_of(settings)
 
@@ -85,6 +91,12 @@ def _strings(name: str, value: Sequence[str]) -> tuple[str, ...]:
         if not isinstance(item, str):
             raise ConfigError(f"npu_pass: {name} takes strings, got {item!r}")
     return values
+
+
+def _one_of(name: str, value: _Name, known: Sequence[_Name]) -> _Name:
+    if value not in known:
+        raise ConfigError(f"npu_pass: {name} takes one of {', '.join(known)}, got {value!r}")
+    return value
 
 
 def _qualified(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,6 +5,9 @@ the full shape, so that the model traces as it is. Run as it stands, the operato
 turns ``x @ full_weight(slice)`` into the exchange around ``x @ slice``, and the operator disappears.
 """
 
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -16,6 +19,7 @@ from oproj_pass.passes.gemm.split import Split
 from oproj_pass.passes.graph.process_groups import process_group
 from oproj_pass.passes.graph.provenance import module_path, value_of
 from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies.region import ShardedRegion
 
 
 @torch.library.custom_op("oproj_pass::full_weight", mutates_args=())
@@ -60,11 +64,31 @@ class WeightShard(nn.Module):
         return Split(self.dim).part_of(weight, self.rank, self.size).clone()
 
 
-def stand_in_for_full_weights(gm: GraphModule, exchange: Exchange) -> dict[Node, str]:
-    """Let each pre-sharded weight's placeholder pass for the full one; returns them by module path."""
+class Presharded(NamedTuple):
+    """A weight that is this rank's slice already: the module that holds it, the dimension that was cut."""
+
+    path: str
+    dim: int
+
+
+def require_cut_alike(presharded: Mapping[Node, Presharded], regions: Iterable[ShardedRegion]) -> None:
+    """Raise ``ConfigError`` where a strategy wants another slice than the one that a rank has."""
+    for region in regions:
+        for node, cut in region.by_node.items():
+            found, wanted = presharded.get(node), [tensor.dim for _, tensor in cut.along]
+            if found is not None and wanted != [found.dim]:
+                raise ConfigError(
+                    f"{found.path}: its weight is sharded along dimension {found.dim}, strategy "
+                    f"{region.strategy!r} needs it along {wanted}: give WeightShard that dimension, or "
+                    "choose another strategy."
+                )
+
+
+def stand_in_for_full_weights(gm: GraphModule, exchange: Exchange) -> dict[Node, Presharded]:
+    """Let each pre-sharded weight's placeholder pass for the full one."""
     presharded = {}
     for node in gm.graph.find_nodes(op="call_function", target=torch.ops.oproj_pass.full_weight.default):
-        weight, _, size, group_name = node.args
+        weight, dim, size, group_name = node.args
         path = module_path(node).partition(".parametrizations.")[0]
         if (size, group_name) != (exchange.size, exchange.group_name):
             raise ConfigError(
@@ -74,5 +98,5 @@ def stand_in_for_full_weights(gm: GraphModule, exchange: Exchange) -> dict[Node,
         weight.meta["val"] = value_of(node)
         node.replace_all_uses_with(weight)
         gm.graph.erase_node(node)
-        presharded[weight] = path
+        presharded[weight] = Presharded(path, dim)
     return presharded

@@ -10,7 +10,7 @@ The graph stays functional: the compilers have already noted which inputs are wr
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,10 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.errors import SiteMismatchError
 from oproj_pass.passes.ascend.dialect import respell
-from oproj_pass.passes.ascend.presharded import stand_in_for_full_weights
+from oproj_pass.passes.ascend.presharded import Presharded, require_cut_alike, stand_in_for_full_weights
 from oproj_pass.passes.ascend.weights import cut_in_graph, stored_weights
 from oproj_pass.passes.contract import NearMiss
+from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph.ops import registered
 from oproj_pass.passes.graph.provenance import placeholders, value_of
 from oproj_pass.passes.runner import run_passes
@@ -29,7 +30,8 @@ from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
 from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
 from oproj_pass.passes.sites.projection import Projection
-from oproj_pass.passes.strategies.exchange import Exchange
+from oproj_pass.passes.strategies import STRATEGIES
+from oproj_pass.passes.strategies.exchange import Exchange, Reduce
 
 logger = logging.getLogger(__name__)
 
@@ -49,12 +51,14 @@ class Settings:
     attention_ops: tuple[str, ...]
     expected_sites: int | None
     reduce_dtype: str | None
+    strategy: str = "row"
+    reduce: Reduce = "scatter"
 
     @property
     def exchange(self) -> Exchange:
         """Who exchanges, and in which type."""
         dtype = None if self.reduce_dtype is None else getattr(torch, self.reduce_dtype)
-        return Exchange(len(self.ranks), self.group_name, dtype)
+        return Exchange(len(self.ranks), self.group_name, dtype, reduce=self.reduce)
 
 
 def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) -> None:
@@ -68,14 +72,14 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
         paths = [*(site.path for site in sites), *(miss.path for miss in near_misses)]
         if idle := unmatched_globs(settings.include, settings.exclude, paths):
             logger.warning("%s", idle)
-        strangers = [site for site in sites if not stored.issuperset(on.node for on in site.gemm.k.tensors)]
+        strangers = [site for site in sites if not stored.issuperset(_cut_nodes(site, settings.strategy))]
         sites = [site for site in sites if site not in strangers]
         near_misses = [*near_misses, *(NearMiss(site.path, _STRANGE, site.nbytes) for site in strangers)]
         require_expected(sites, near_misses, settings.expected_sites)
         _require_taken(sites, near_misses, presharded)
         if exchange.size == 1:
             return ShardPlan(sites, near_misses)
-        return ShardPlan.for_all(sites, near_misses, exchange)
+        return ShardPlan.for_all(sites, near_misses, exchange, settings.strategy)
 
     sharding = ShardOProj(
         decide,
@@ -90,19 +94,28 @@ def shard(gm: GraphModule, example_inputs: Sequence[Any], settings: Settings) ->
             "no output projection sharded in this graph. %s", listed("Near misses", record.near_misses)
         )
         return
+    require_cut_alike(presharded, record.regions)
     respell(record.changed, exchange, settings.ranks)
     cut_in_graph(gm, record.regions, full, presharded, settings.rank)
     gm.graph.lint()
     gm.recompile()
 
 
+def _cut_nodes(site: Projection, strategy: str) -> set[Node]:
+    try:
+        return {tensor.node for cut in STRATEGIES[strategy].cuts(site) for tensor in cut.tensors}
+    except CannotFollow:  # which the sharding refuses, with its reason
+        return {tensor.node for tensor in site.gemm.k.tensors}
+
+
 def _require_taken(
-    sites: Sequence[Projection], near_misses: Sequence[NearMiss], presharded: dict[Node, str]
+    sites: Sequence[Projection], near_misses: Sequence[NearMiss], presharded: Mapping[Node, Presharded]
 ) -> None:
     left = set(presharded).difference(on.node for site in sites for on in site.gemm.k.tensors)
     if left:
+        paths = ", ".join(sorted(presharded[node].path for node in left))
         raise SiteMismatchError(
-            f"{', '.join(sorted(presharded[node] for node in left))}: holds only this rank's slice of its "
-            "weight, but is not sharded here. Keep its full weight, or let the pass take it (include, "
-            f"exclude, attention_ops). {listed('Near misses', near_misses)}"
+            f"{paths}: holds only this rank's slice of its weight, but is not sharded here. Keep its full "
+            "weight, or let the pass take it (include, exclude, attention_ops). "
+            f"{listed('Near misses', near_misses)}"
         )

@@ -230,7 +230,7 @@ def test_passes_have_one_digest_exactly_if_they_have_one_configuration(first, se
 
 
 BASE = Settings("0.1.0", "g", (0, 1), 0, (), (), (), None, None)
-OTHER = Settings("0.2.0", "h", (0, 1, 2, 3), 1, ("a",), ("a",), ("a::b",), 0, "float32")
+OTHER = Settings("0.2.0", "h", (0, 1, 2, 3), 1, ("a",), ("a",), ("a::b",), 0, "float32", "column", "exchange")
 
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Settings)])
