@@ -119,5 +119,9 @@ def test_keeps_one_part_of_every_cut_tensor_and_gathers_it_whole_again(outcomes)
     size, by_case = outcomes
     for (kind, name), found in by_case.items():
         if kind != "wrong part":
-            assert all(rank["kept"] <= 1.01 / size or "grid" in name for rank in found), (kind, name, found)
+            assert all(rank["kept"] < 1.2 / size for rank in found), (
+                kind,
+                name,
+                found,
+            )  # a grid cuts biases once
             assert all(rank["restored"] for rank in found), (kind, name)
