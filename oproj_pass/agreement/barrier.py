@@ -15,6 +15,7 @@ from oproj_pass.agreement.step_group import ControlGroup, Replies
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
+from oproj_pass.flight.record import FLIGHT, Entry
 from oproj_pass.groups import ShardGroup
 from oproj_pass.profiling import profiled
 
@@ -50,7 +51,17 @@ def meet(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> dict[
     except GroupMismatchError as error:
         report_failure(group, error, timeout)
         raise
-    replies = _exchange(group, kind, words, timeout)
+    entry, replies = _exchange(group, kind, words, timeout)
+    try:
+        found = _words_of(group, kind, replies)
+    except GroupMismatchError as error:
+        entry.fail(str(error))
+        raise
+    entry.end(found)
+    return found
+
+
+def _words_of(group: ShardGroup, kind: StepKind, replies: Replies) -> dict[int, str]:
     rows = {group.ranks[place]: StepRow.unpack(row) for place, row in sorted(replies.rows.items())}
     failed = [
         f"rank {rank} failed: {row.reason}" for rank, row in rows.items() if row.kind is StepKind.FAILED
@@ -87,17 +98,21 @@ def report_failure(group: ShardGroup, error: Exception, timeout: float) -> None:
     if not group.has_peers:
         return
     kind = "" if isinstance(error, OProjError) else f"{type(error).__name__}: "
-    replies = _exchange(group, StepKind.FAILED, f"{kind}{' '.join(str(error).split())}", timeout)
+    words = f"{kind}{' '.join(str(error).split())}"
+    entry, replies = _exchange(group, StepKind.FAILED, words, timeout)
+    entry.fail(words)
     if replies.lost:
         logger.warning("could not tell the group of a failure: %s", _listed(group, replies))
     else:
         known_to_group(error)
 
 
-def _exchange(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> Replies:
+def _exchange(group: ShardGroup, kind: StepKind, words: str, timeout: float) -> tuple[Entry, Replies]:
+    FLIGHT.rank = group.ranks[group.rank]
+    entry = FLIGHT.meet("failure" if kind is StepKind.FAILED else kind.name.lower(), words)
     row = StepRow(_NO_RUNNER, kind, 0, 0, GraphMode.FULL, words)
     with _telling_of_a_long_wait(group, kind, timeout):
-        return ControlGroup(group).exchange(row.pack(), timeout)
+        return entry, ControlGroup(group).exchange(row.pack(), timeout)
 
 
 @contextmanager

@@ -52,6 +52,11 @@ class StepRow:
     mode: GraphMode
     reason: str = ""
 
+    def __str__(self) -> str:
+        """For the flight record."""
+        words = f"{self.kind.name}, {self.num_tokens} tokens, {self.mode.name}"
+        return f"{words}: {self.reason}" if self.reason else words
+
     def pack(self) -> bytearray:
         """The row as ``ROW_BYTES`` bytes; a name or reason that does not fit is cut."""
         name, reason = _encode(self.runner, _NAME_BYTES), _encode(self.reason, _REASON_BYTES)

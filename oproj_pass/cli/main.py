@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from oproj_pass import __version__
-from oproj_pass.cli import advise, check, demo, diff, doctor, explain, plan
+from oproj_pass.cli import advise, check, demo, diff, doctor, explain, flight, plan
 from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Status
 from oproj_pass.errors import OProjError
@@ -30,6 +30,7 @@ app.command("explain", cls=OneValueCommand, epilog=explain.EXAMPLE)(explain.run)
 app.command("advise", cls=OneValueCommand, epilog=advise.EXAMPLE)(advise.run)
 app.command("diff", cls=OneValueCommand, epilog=diff.EXAMPLE)(diff.run)
 app.command("doctor", cls=OneValueCommand, epilog=doctor.EXAMPLE)(doctor.run)
+app.command("flight", cls=OneValueCommand, epilog=flight.EXAMPLE)(flight.run)
 app.command("demo", cls=OneValueCommand, epilog=demo.EXAMPLE)(demo.run)
 
 

@@ -31,6 +31,10 @@ class AgreedStep:
         agreement = agree_step([(row.num_tokens, row.mode) for row in rows])
         return cls(agreement, tuple(rows), ranks)
 
+    def __str__(self) -> str:
+        """For the flight record."""
+        return f"{self.agreement.num_tokens} tokens, {self.agreement.mode.name}"
+
     @property
     def tokens_by_rank(self) -> dict[int, int]:
         """The token count that each global rank brought."""

@@ -5,6 +5,7 @@ the API that ``torch.cuda`` and ``torch.npu`` share; it was never run on a GPU o
 """
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +15,8 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.profiling import profiled
 
 Call = Callable[[], Any]
+
+CAPTURING = Lock()  # of the process: while a graph is captured, no thread may ask a device whether it is done
 
 
 class Graph(Protocol):
@@ -75,7 +78,7 @@ class AcceleratorGraphs:
         """Record ``call`` on a stream of its own, after everything that was launched before."""
         self._device.synchronize()
         graph = self._graph_type()
-        with self._device.graph(graph, pool=self.pool, stream=self._stream):
+        with CAPTURING, self._device.graph(graph, pool=self.pool, stream=self._stream):
             output = call()
         return AcceleratorGraph(graph, output)
 

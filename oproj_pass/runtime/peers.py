@@ -16,6 +16,7 @@ from oproj_pass.agreement.step_group import Replies, StepGroup, carrier_of
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
+from oproj_pass.flight.record import FLIGHT, Entry
 from oproj_pass.profiling import profiled
 from oproj_pass.runtime.agree import AgreedStep, disagreement
 
@@ -38,6 +39,7 @@ class Peers:
     def __init__(self, group: StepGroup, name: str, timeout: float, capture_timeout: float) -> None:
         self.group, self.name = group, name
         self.rows_agreed = rows_agreed(group.ranks)
+        FLIGHT.rank = group.ranks[group.rank]
         self.num_agreements = self._sequence = 0
         self.last: AgreedStep | None = None
         self._stopped: str | None = None
@@ -52,16 +54,19 @@ class Peers:
         self.require_going()
         self._sequence = self.num_agreements
         self._require_whole(kind)
-        replies = self._exchange(kind, num_tokens, mode, reason, self._wait_of(kind))
+        entry, replies = self._exchange(kind, num_tokens, mode, reason, self._wait_of(kind))
         if replies.lost:
             found = self._describe(replies)
+            entry.fail(found)
             if not replies.closed:  # a peer that still heard of the lost rank is now waiting in the step
                 self._exchange_failures(found, kind)
             self._stop(f"waited for ranks {list(self.group.ranks)}: {found}. {_RESTART}")
         rows = [StepRow.unpack(replies.rows[place]) for place in range(len(self.group.ranks))]
         if (difference := disagreement(rows, self.group.ranks)) is not None:
+            entry.fail(difference)
             self._stop(f"{difference}. {_RESTART}")
         self.last = AgreedStep.of(rows, self.group.ranks)
+        entry.end(self.last)
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s, agreement %d: %s", self.name, self._sequence, self.last.agreement)
         return self.last
@@ -76,10 +81,17 @@ class Peers:
     @contextmanager
     def failing_together(self, doing: str, *, runs: bool) -> Iterator[None]:
         """Tell the group of an error that happens inside; ``runs``: collectives of the model run there."""
+        entry = self.begin(doing, "")
         try:
             yield
         except Exception as error:
+            entry.fail(f"{type(error).__name__}: {error}")
             self.fail(doing, error, has_run=runs)
+        entry.end()
+
+    def begin(self, what: str, brought: object) -> Entry:
+        """An entry of the flight record, in this runner's last agreement."""
+        return FLIGHT.begin(what, self.name, self._sequence, brought)
 
     def fail(self, doing: str, error: Exception, *, has_run: bool) -> NoReturn:
         """Tell the group of ``error``, unless it knows, and raise it with the answer, as a project error.
@@ -113,15 +125,18 @@ class Peers:
 
         Waits twice as long as an agreement, for a peer that is stuck in the collective that failed here.
         """
-        replies = self._exchange(StepKind.FAILED, 0, GraphMode.NONE, reason, 2 * self._wait_of(kind))
-        return self._describe(replies)
+        entry, replies = self._exchange(StepKind.FAILED, 0, GraphMode.NONE, reason, 2 * self._wait_of(kind))
+        found = self._describe(replies)
+        entry.fail(found)
+        return found
 
     def _exchange(
         self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str, timeout: float
-    ) -> Replies:
+    ) -> tuple[Entry, Replies]:
         row = StepRow(self.name, kind, self.num_agreements, num_tokens, mode, reason)
         self.num_agreements += 1
-        return self.group.exchange(row.pack(), timeout)
+        entry = self.begin("failure" if kind is StepKind.FAILED else "agreement", row)
+        return entry, self.group.exchange(row.pack(), timeout)
 
     def _wait_of(self, kind: StepKind) -> float:
         return self._timeout if kind is StepKind.STEP else self._capture_timeout

@@ -17,6 +17,7 @@ from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import CapturePlan, GraphMode
 from oproj_pass.errors import EagerStepError
+from oproj_pass.flight.signals import write_on_signals
 from oproj_pass.groups import ShardGroup
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.arming import joined_group, warn_unguarded
@@ -29,6 +30,7 @@ from oproj_pass.runtime.local_step import StepChecks
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.phase import Phase
+from oproj_pass.runtime.replay_limit import limit_replays
 from oproj_pass.runtime.serving import Serving
 from oproj_pass.runtime.weights import WeightWatch
 
@@ -79,6 +81,7 @@ class DecodeRunner:
     ) -> None:
         self.fn, self.plan, self.name = fn, plan, name
         self.phase = Phase.WARMUP
+        write_on_signals()
         self._rows, self._pad, self._outputs = dict(rows), dict(pad or {}), Outputs(output_rows)
         self._device_graphs = graphs
         self._graphs: dict[int, Graph] = {}
@@ -132,6 +135,7 @@ class DecodeRunner:
             self._inputs = PersistentInputs(example, self._rows, self._pad, self.plan.sizes)
             graphs = self._device_graphs or device_graphs(self._inputs.device)
             capture = SizeCapture(self.fn, self.plan, self._inputs, self._outputs, graphs)
+        watched = limit_replays(self._inputs.device, self._timeout, self.name, self._group)
         for size in reversed(self.plan.sizes):
             if self._peers is not None:
                 self._peers.require_equal(StepKind.CAPTURE, size)
@@ -140,7 +144,7 @@ class DecodeRunner:
                     call = capture.compile(size)
                 self._join(joined_group(self._group, groups))
                 with self._in_step():
-                    self._graphs[size] = capture.capture(call, sealed=self.armed)
+                    self._graphs[size] = watched(capture.capture(call, sealed=self.armed))
         if self._group is None:
             warn_unguarded(self.name)
         dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)

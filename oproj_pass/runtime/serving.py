@@ -10,6 +10,9 @@ import torch
 
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import CapturePlan, GraphMode
+from oproj_pass.errors import EagerStepError
+from oproj_pass.flight.record import FLIGHT
+from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.device_graph import Graph
 from oproj_pass.runtime.guard import require_replay
@@ -42,13 +45,23 @@ class Serving:
             return self._step_alone(check())
         local = self._checked(check, self._peers)
         step = self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
-        size = self._plan.dispatch(step.agreement.num_tokens)
-        size = require_replay(step, size, self._plan)
+        size = self._replayed_size(step)
+        entry = self._peers.begin("replay", f"size {size}")
         try:
             with self._peers.rows_agreed:
-                return self._replay(local, size)
+                output = self._replay(local, size)
         except Exception as error:
+            entry.fail(f"{type(error).__name__}: {error}")
             self._peers.fail("replay", error, has_run=True)
+        entry.end()
+        return output
+
+    def _replayed_size(self, step: AgreedStep) -> int:
+        try:
+            return require_replay(step, self._plan.dispatch(step.agreement.num_tokens), self._plan)
+        except EagerStepError as error:
+            FLIGHT.write(f"{type(error).__name__}: {error}")
+            raise
 
     def _step_alone(self, local: LocalStep) -> Any:
         size = None if local.mode is GraphMode.NONE else self._plan.dispatch(local.num_tokens)

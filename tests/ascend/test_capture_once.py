@@ -47,6 +47,12 @@ def test_each_planned_size_is_captured_once(served):
     assert outcome.count("capture begin") == sizes + fx_graphs  # one empty capture makes an FX graph's pool
 
 
+def test_the_devices_own_timeout_is_set_before_anything_is_captured(served):
+    events = [event for event in served[1].events if event.startswith(("operation timeout", "capture begin"))]
+    first_capture = next(place for place, event in enumerate(events) if event.startswith("capture"))
+    assert events[first_capture - 1] == "operation timeout 60000000 us"  # after torch_npu's own
+
+
 def test_every_step_is_one_replay(served):
     _, outcome = served
     assert [[line.partition(" ")[0] for line in step] for step in outcome.value["steps"]] == [["replay"]] * 7

@@ -28,6 +28,12 @@ int aclrtGetDeviceCount(uint32_t *count) {
   return *count > 0 ? kSuccess : kNoDevice;
 }
 
+int aclrtSetOpExecuteTimeOutV2(uint64_t microseconds, uint64_t *actual) {
+  stub::log("operation timeout %llu us", static_cast<unsigned long long>(microseconds));
+  *actual = microseconds;
+  return 0;
+}
+
 int aclrtSetDevice(int device) {
   if (device < 0 || device >= device_count() || device >= kMaxDevices) {
     return kInvalidDevice;

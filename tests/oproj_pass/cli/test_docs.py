@@ -23,7 +23,10 @@ def test_every_command_prints_what_the_page_says(oproj, page, commands, tmp_path
         assert oproj(*shlex.split(command)).stdout == output
 
 
-@pytest.mark.parametrize("command", ["plan", "check", "explain", "advise", "diff", "doctor", "demo"])
+COMMANDS = ["plan", "check", "explain", "advise", "diff", "doctor", "flight", "demo"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_option_is_on_the_commands_page(oproj, command):
     text = (PAGES / f"{command}.md").read_text(encoding="utf-8")
     options = set(re.findall(r"--[a-z-]+", oproj(command, "--help").stdout)) - {"--help"}

@@ -1,0 +1,77 @@
+"""The flight record keeps what a rank did last, and is written where one is wanted."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from oproj_pass.flight import signals
+from oproj_pass.flight.record import FLIGHT, FOLDER_VARIABLE, FlightRecord
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "flight"))
+    return tmp_path / "flight"
+
+
+def written(folder, rank=0):
+    return json.loads((folder / f"rank{rank}.json").read_text())
+
+
+def test_keeps_the_last_entries_only():
+    record = FlightRecord(last=2)
+    for number in range(5):
+        record.begin("agreement", "model", number, "3 tokens").end("3 tokens, FULL")
+    assert [entry["number"] for entry in record.as_json("")["entries"]] == [3, 4]
+
+
+def test_tells_what_has_not_ended():
+    record = FlightRecord()
+    record.begin("agreement", "model", 0, "3 tokens").end("3 tokens, FULL")
+    record.begin("replay", "model", 0, 4)
+    first, stuck = record.as_json("")["entries"]
+    assert first["ended"] >= first["began"]
+    assert (stuck["what"], stuck["brought"], stuck["ended"]) == ("replay", "4", None)
+
+
+def test_writes_nothing_where_no_folder_is_named(monkeypatch):
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    assert FLIGHT.write("a refusal") is None
+
+
+def test_says_that_it_cannot_write_and_raises_nothing(tmp_path, monkeypatch, caplog):
+    (tmp_path / "a file").touch()
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "a file"))
+    assert FLIGHT.write("a refusal") is None
+    assert "cannot be written" in caplog.text
+
+
+@pytest.fixture
+def handled(monkeypatch):
+    """Signals as they were, once the test is over."""
+    before = {number: signal.getsignal(number) for number in signals._SIGNALS}
+    monkeypatch.setattr(signals._Armed, "done", False)
+    yield
+    signal.set_wakeup_fd(-1)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_writes_the_record_and_does_what_it_did(folder, handled):
+    seen = []
+    signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    signals.write_on_signals()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert "SIGUSR1" in written(folder)["reason"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert seen == [signal.SIGTERM]
+    assert "SIGTERM" in written(folder)["reason"]
+
+
+def test_signals_are_left_alone_where_no_folder_is_named(monkeypatch, handled):
+    monkeypatch.delenv(FOLDER_VARIABLE, raising=False)
+    before = signal.getsignal(signal.SIGUSR1)
+    signals.write_on_signals()
+    assert signal.getsignal(signal.SIGUSR1) is before
