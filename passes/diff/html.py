@@ -11,6 +11,7 @@ from html import escape
 from importlib.resources import files
 
 from oproj_pass.passes.diff.comparison import Comparison
+from oproj_pass.passes.diff.kept import kept_section
 from oproj_pass.passes.diff.markup import Markup, element
 from oproj_pass.passes.diff.sections import group_section, summary_section
 
@@ -48,7 +49,7 @@ def render_page(diff: Comparison) -> str:
         None,
         summary_section(diff),
         _toolbar() if diff.groups else Markup(""),
-        element("main", None, *sections),
+        element("main", None, *sections, kept_section(diff)),
         element("script", None, script),
     )
     return "<!doctype html>\n" + element("html", {"lang": "en"}, head, body) + "\n"

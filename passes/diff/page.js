@@ -45,19 +45,29 @@
   }
 
   const textOf = (item) => (item.querySelector("title") || item).textContent.toLowerCase();
+  const rest = document.querySelector(".rest");
+  const kept = rest ? [...rest.querySelectorAll("li")].map((item) => [item, textOf(item)]) : [];
   const index = hunks.map((hunk) => ({
     hunk,
     open: hunk.open,
     items: [...hunk.querySelectorAll(".node, .line, .more li, .path")].map((item) => [item, textOf(item)]),
   }));
 
+  // Equal layers are one line, `layers.1-31.attn`: layer 17 is found in it.
+  const numbersOf = (wanted) => [...new Set(wanted.match(/\d+/g) || [])].map(Number);
+  const withNumber = (text, number) => text.replace(/(\d+)-(\d+)/g, (range, first, last) =>
+    first <= number && number <= last ? String(number) : range);
+  const matches = (text, wanted, numbers) =>
+    text.includes(wanted) || (numbers.length > 0 && numbers.reduce(withNumber, text).includes(wanted));
+
   const apply = () => {
     const wanted = search.value.trim().toLowerCase();
+    const numbers = numbersOf(wanted);
     let places = 0;
     for (const entry of index) {
       let hits = 0;
       for (const [item, text] of entry.items) {
-        const hit = wanted !== "" && text.includes(wanted);
+        const hit = wanted !== "" && matches(text, wanted, numbers);
         item.classList.toggle("hit", hit);
         hits += hit;
       }
@@ -68,7 +78,19 @@
       if (more && more.querySelector(".hit")) more.open = true;
       places += hits > 0;
     }
-    found.textContent = wanted === "" ? "" : `${places} of ${hunks.length} hunks`;
+    let keptHits = 0;
+    for (const [item, text] of kept) {
+      const hit = wanted !== "" && matches(text, wanted, numbers);
+      item.classList.toggle("hit", hit);
+      item.hidden = wanted !== "" && !hit;
+      keptHits += hit;
+    }
+    if (rest) {
+      rest.hidden = wanted !== "" && keptHits === 0;
+      rest.open = wanted !== "" && keptHits > 0 && places === 0;
+    }
+    const others = keptHits > 0 ? ", and kept nodes" : "";
+    found.textContent = wanted === "" ? "" : `${places} of ${hunks.length} hunks${others}`;
   };
   search.addEventListener("input", apply);
   search.addEventListener("keydown", (event) => {

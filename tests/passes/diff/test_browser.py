@@ -66,6 +66,7 @@ def test_search_shows_only_what_matches_and_an_empty_one_shows_all(open_page, tw
     page.get_by_role("searchbox").fill("ALL_TO_ALL")
     assert page.locator(".hunk:visible").count() == 1
     assert page.locator("#found").inner_text() == "1 of 2 hunks"
+    assert not page.locator(".rest").is_visible()
     hits = page.locator(".node.hit .op").all_text_contents()
     assert hits == ["+ all_to_all_single", "+ wait_tensor"]  # the wait names it among its arguments
     page.get_by_role("searchbox").fill("nothing like this")
@@ -79,6 +80,24 @@ def test_search_finds_a_folded_layer(open_page, two_hunks):
     page = open_page(two_hunks.to_html())
     page.get_by_role("searchbox").fill("layers.1-2.attn")
     assert page.locator(".more li.hit").is_visible()
+
+
+@pytest.mark.parametrize(("wanted", "is_there"), [("layers.2.attn", True), ("layers.3.attn", False)])
+def test_search_finds_one_layer_among_those_folded_and_no_other(open_page, two_hunks, wanted, is_there):
+    page = open_page(two_hunks.to_html())
+    page.get_by_role("searchbox").fill(wanted)
+    assert page.locator(".more li.hit:visible").count() == is_there
+    assert page.locator("#found").inner_text().startswith(f"{int(is_there)} of 2 hunks")
+
+
+def test_search_finds_a_node_that_was_kept(open_page, two_hunks):
+    kept = next(c.node.name for c in two_hunks.changes if c.kind.value == "kept" and "dot" in c.node.target)
+    page = open_page(two_hunks.to_html())
+    page.get_by_role("searchbox").fill(kept)
+    assert page.locator("#found").inner_text().endswith(", and kept nodes")
+    assert page.locator(".rest li.hit").count() == 1
+    page.get_by_role("searchbox").fill("")
+    assert page.locator(".rest li.hit").count() == 0
 
 
 def test_folds_and_unfolds_one_hunk_and_all(open_page, two_hunks):
