@@ -64,7 +64,7 @@ def run(
     captured = _captured(cudagraph_capture_sizes, batch)
     fields = config_fields(path)
     with progress(f"building {path}") as status:
-        model = build_model(path, None, quiet=True)
+        model = build_model(path, None)
         status.update(f"capturing {type(model).__name__}")
         from oproj_pass.advisor.advice import Setting  # noqa: PLC0415 - loads torch
         from oproj_pass.advisor.advise import advise  # noqa: PLC0415 - loads torch

@@ -1,14 +1,26 @@
 """`oproj explain`: what sharding does to a Hugging Face model, from its config.json alone."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
-from oproj_pass.cli.hf_model import build_model, decode_step, model_errors
+from oproj_pass.cli.hf_model import build_model, config_fields, decode_step, model_errors
 from oproj_pass.cli.output import Json, Status, finish, progress, show
 
+if TYPE_CHECKING:
+    from oproj_pass.explanation.quantization_config import CheckpointFormat
+
 EXAMPLE = "Example: oproj explain DeepSeek-V3/config.json --oproj-tensor-parallel-size 8"
+
+
+_COMPUTE_TYPES = ("bfloat16", "float16", "float32")
+_NOTE = (
+    "Weights as the checkpoint stores them: {}. Sent bytes are those of unquantised inputs, the most: an "
+    "engine that quantises them before the exchange sends less."
+)
 
 
 def run(
@@ -20,8 +32,8 @@ def run(
         typer.Option(min=2, help="Ranks that share a projection; by default 2, 4 and 8 are shown."),
     ] = None,
     dtype: Annotated[
-        Literal["bfloat16", "float16", "float32"] | None,
-        typer.Option(help="Of the weights; by default the config's own."),
+        Literal["bfloat16", "float16", "float32", "fp8", "int8", "int4"] | None,
+        typer.Option(help="Of the stored weights; by default as the config and its quantization_config say."),
     ] = None,
     include: Annotated[list[str] | None, typer.Option(help="Module-path glob to take; repeatable.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Module-path glob to leave; repeatable.")] = None,
@@ -34,7 +46,9 @@ def run(
     Exit status: 0 the model can be sharded (over the given number of ranks), 1 it cannot, 2 bad input.
     """
     with progress(f"building {path}") as status:
-        model = build_model(path, dtype)
+        with model_errors(path):
+            stored = _stored_as(config_fields(path), dtype)
+        model = build_model(path, dtype if dtype in _COMPUTE_TYPES else None)
         status.update(f"capturing {type(model).__name__}")
         from oproj_pass.explanation import explain  # noqa: PLC0415 - loads torch
 
@@ -45,5 +59,25 @@ def run(
         }
         with model_errors(path):
             report = explain(model, config=config, **decode_step())
-    show(report.to_dict(), report, as_json=json)
+    note = None
+    if stored is not None:
+        from oproj_pass.explanation.stored import as_stored  # noqa: PLC0415
+
+        report = as_stored(report, stored)
+        note = _NOTE.format(stored)
+    text = report if note is None else Group(report, Text(note))
+    show(report.to_dict() | {"stored": note}, text, as_json=json)
     finish(Status.OK if any(map(report.fits, report.sizes)) else Status.NO)
+
+
+def _stored_as(fields: dict[str, Any], dtype: str | None) -> "CheckpointFormat | None":
+    """How the projections are stored, where that is not the type that the model computes in."""
+    from oproj_pass.explanation.quantization_config import (  # noqa: PLC0415
+        DTYPES,
+        CheckpointFormat,
+        checkpoint_format,
+    )
+
+    if dtype is None:
+        return checkpoint_format(fields)
+    return CheckpointFormat([(("Linear",), DTYPES[dtype])]) if dtype in DTYPES else None

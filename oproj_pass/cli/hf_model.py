@@ -6,8 +6,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from oproj_pass.deployment.loaders import read_file
 from oproj_pass.errors import ConfigError, OProjError
 
@@ -26,12 +24,12 @@ def config_fields(path: Path) -> dict[str, Any]:
     return read_file(path / "config.json" if path.is_dir() else path)
 
 
-def build_model(path: Path, dtype: str | None, *, quiet: bool = False) -> "nn.Module":
+def build_model(path: Path, dtype: str | None) -> "nn.Module":
     """The causal language model of a config.json, or of the folder that holds one, on ``meta``.
 
-    ``dtype``: of the weights; by default the config's own, else bfloat16. ``quiet``: do not say that a
-    quantisation is left out, for a caller that counts it itself. Raises ``ConfigError`` where
-    transformers is missing, does not know the config, or cannot build it.
+    ``dtype``: of the weights; by default the config's own, else bfloat16. A quantisation is left out, for its
+    kernels need a device and weights: whoever counts bytes reads it from the fields. Raises ``ConfigError``
+    where transformers is missing, does not know the config, or cannot build it.
     """
     if find_spec("transformers") is None:
         raise ConfigError(MISSING_TRANSFORMERS)
@@ -45,10 +43,7 @@ def build_model(path: Path, dtype: str | None, *, quiet: bool = False) -> "nn.Mo
             f"{path}: model_type is {kind!r}, required: one that the installed transformers knows. "
             "A model with code of its own is explained with oproj_pass.explain(model, ...)."
         )
-    if fields.pop("quantization_config", None) and not quiet:  # its kernels need a device and weights
-        typer.echo(
-            "note: quantization_config is left out, bytes are those of the unquantised weights", err=True
-        )
+    fields.pop("quantization_config", None)
     with model_errors(path):
         config = CONFIG_MAPPING[kind].from_dict(fields).get_text_config(decoder=True)
         weights = getattr(torch, dtype) if dtype else config.dtype or torch.bfloat16

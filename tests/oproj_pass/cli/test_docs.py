@@ -7,20 +7,22 @@ from pathlib import Path
 import pytest
 
 PAGES = Path(__file__).parents[3] / "docs" / "cli"
-FILE = re.compile(r'```yaml title="(\S+)"\n(.*?)```', re.DOTALL)
+FILE = re.compile(r'```(?:yaml|json) title="(\S+)"\n(.*?)```', re.DOTALL)
 COMMAND = re.compile(r"```console\n\$ oproj (.*?)\n(.*?)```", re.DOTALL)
 
 
-@pytest.mark.parametrize(("page", "commands"), [("plan", 2), ("check", 1)])
+@pytest.mark.parametrize(("page", "commands"), [("plan", 2), ("check", 1), ("explain", 1)])
 def test_every_command_prints_what_the_page_says(oproj, page, commands, tmp_path, monkeypatch):
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     for name, content in FILE.findall(text):
+        Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
     shown = COMMAND.findall(text)
     assert len(shown) == commands
     for command, output in shown:
-        assert oproj(*shlex.split(command)).stdout == output
+        printed = oproj(*shlex.split(command)).stdout
+        assert [line.rstrip() for line in printed.splitlines()] == output.splitlines()
 
 
 COMMANDS = ["plan", "check", "explain", "advise", "diff", "doctor", "flight", "demo"]

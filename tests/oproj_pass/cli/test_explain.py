@@ -26,10 +26,28 @@ def test_explains_the_folder_that_holds_it(oproj, llama):
     assert "matches an `exclude` glob" in result.stdout
 
 
-def test_says_that_a_quantisation_is_left_out(oproj, llama):
-    result = oproj("explain", llama(quantization_config={"quant_method": "fp8"}), "--json")
-    assert "quantization_config is left out" in result.stderr
-    assert len(json.loads(result.stdout)["projections"]) == 2
+def test_counts_a_quantised_checkpoints_bytes_and_says_so(oproj, llama):
+    quantisation = {
+        "quant_method": "fp8",
+        "weight_block_size": [16, 16],
+        "modules_to_not_convert": ["layers.1"],
+    }
+    report = json.loads(oproj("explain", llama(quantization_config=quantisation), "--json").stdout)
+    assert [(row["scheme"], row["nbytes"]) for row in report["projections"]] == [
+        ("fp8", 32 * 32 + 4 * 4),
+        ("dense", 2 * 32 * 32),
+    ]
+    assert report["stored"].startswith("Weights as the checkpoint stores them: fp8 in blocks of 16 x 16.")
+    shown = oproj("explain", llama(quantization_config=quantisation))
+    assert report["stored"] in shown.stdout
+    assert not shown.stderr
+
+
+@pytest.mark.parametrize(("dtype", "nbytes"), [("fp8", 32 * 32), ("float32", 4 * 32 * 32)])
+def test_a_dtype_wins_over_the_config(oproj, llama, dtype, nbytes):
+    path = llama(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 32})
+    report = json.loads(oproj("explain", path, "--dtype", dtype, "--json").stdout)
+    assert {row["nbytes"] for row in report["projections"]} == {nbytes}
 
 
 @pytest.mark.parametrize("arguments", [("--oproj-tensor-parallel-size", 5), ("--exclude", "*")])
@@ -42,6 +60,7 @@ def test_exits_1_where_nothing_can_be_sharded(oproj, llama, arguments):
     [
         ({"model_type": "unheard_of"}, "model_type is 'unheard_of', required"),
         ({"num_attention_heads": 0}, "config.json: ZeroDivisionError"),
+        ({"quantization_config": {"quant_method": "novel"}}, "quant_method = 'novel' is not one"),
     ],
 )
 def test_exits_2_for_a_config_that_makes_no_model(oproj, llama, changes, message):
