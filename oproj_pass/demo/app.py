@@ -16,6 +16,7 @@ from transformers import GenerationConfig, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from oproj_pass.capture import CapturePlan, StepBound, plan_capture
+from oproj_pass.demo.chart import load_marks
 from oproj_pass.demo.checkpoint import WHEEL_MODEL, load_checkpoint, shared_checkpoint
 from oproj_pass.demo.facts import Answer, DemoFacts, RankFacts, answer_to
 from oproj_pass.demo.progress import Phases
@@ -24,7 +25,7 @@ from oproj_pass.demo.reference import reference_answer
 from oproj_pass.demo.render import render
 from oproj_pass.demo.request import Request
 from oproj_pass.demo.scheduler import Scheduler
-from oproj_pass.demo.serve import Served, empty_rows, serve, tokens_left_anywhere
+from oproj_pass.demo.serve import Served, empty_rows, serve, work_everywhere
 from oproj_pass.demo.slots import SlotDecoder
 from oproj_pass.deployment import PreemptionPolicy
 from oproj_pass.groups import require_fitting_size
@@ -137,9 +138,13 @@ def _shard_and_serve(
         policy=PreemptionPolicy(OPROJ_TENSOR_PARALLEL_SIZE),
         offload_tokens=OFFLOAD_TOKENS,
     )
-    total = tokens_left_anywhere(scheduler)
+    total = work_everywhere(scheduler).num_tokens_left
     with phases.phase("decode", total) as advance:
-        return serve(scheduler, runner, lambda left: advance(total - left))
+        return serve(
+            scheduler,
+            runner,
+            lambda work: advance(total - work.num_tokens_left, load_marks(work.loads, plan.max_size)),
+        )
 
 
 def _compile(decoder: SlotDecoder) -> Callable[..., Tensor]:

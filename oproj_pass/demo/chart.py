@@ -39,6 +39,11 @@ def load_chart(facts: DemoFacts) -> Group:
     return Group(*lines)
 
 
+def load_marks(loads: Sequence[int], largest: int) -> str:
+    """One mark a rank, as the chart draws a step's loads."""
+    return "ranks " + " ".join(_bar(load, largest) for load in loads)
+
+
 def _fullest(values: Sequence[int], stride: int) -> list[int]:
     return [max(values[start : start + stride]) for start in range(0, len(values), stride)]
 

@@ -1,9 +1,10 @@
 """Progress of the long phases, on the error stream of rank 0, so that the output holds only results."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -16,16 +17,24 @@ from rich.progress import (
 )
 
 
+class Advance(Protocol):
+    """Says how far a phase is."""
+
+    def __call__(self, completed: int, note: str = "") -> None:
+        """`completed` of the phase's total; `note` stands behind the bar."""
+
+
 class Phases:
     """A bar for each phase, entered one after the other."""
 
     def __init__(self, visible: bool) -> None:
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓[/]"),
-            TextColumn("{task.description:<42}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description:<30}"),
+            BarColumn(bar_width=16),
             TaskProgressColumn(),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[note]}"),
             console=Console(file=sys.stderr),
             disable=not visible,
             redirect_stderr=False,
@@ -41,11 +50,11 @@ class Phases:
         self._progress.stop()
 
     @contextmanager
-    def phase(self, description: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-        """Yield a function that sets how much of `total` is done; leaving the phase completes it.
+    def phase(self, description: str, total: int | None = None) -> Iterator["Advance"]:
+        """Yield a function that sets how much of `total` is done, and a note; leaving completes the phase.
 
         Without a `total` the bar only shows that something is going on.
         """
-        task = self._progress.add_task(description, total=total)
-        yield lambda completed: self._progress.update(task, completed=completed)
-        self._progress.update(task, completed=total or 1, total=total or 1)
+        task = self._progress.add_task(description, total=total, note="")
+        yield lambda completed, note="": self._progress.update(task, completed=completed, note=note)
+        self._progress.update(task, completed=total or 1, total=total or 1, note="")

@@ -10,6 +10,13 @@ from rich.text import Text
 from oproj_pass.demo.chart import load_chart
 from oproj_pass.demo.facts import Answer, DemoFacts, RankFacts
 
+_NEXT = {
+    "oproj explain CONFIG.JSON": "what a model of yours would free",
+    "oproj check -- vllm serve ...": "may its deployment shard, and what to set",
+    "oproj demo --json": "every number of this run",
+    "docs/start.md": "two ranks by hand",
+}
+
 
 def render(facts: DemoFacts, console: Console) -> None:
     """Print what was sharded, how the ranks were loaded, the answers, the refusal and the verdict."""
@@ -30,6 +37,7 @@ def render(facts: DemoFacts, console: Console) -> None:
         console.print(Rule(Text(title, "bold"), style="dim", align="left"))
         console.print(Padding(body, (0, 0, 1, 2)))
     console.print(verdict(facts))
+    console.print(next_steps())
 
 
 def memory_table(facts: DemoFacts) -> Table:
@@ -39,10 +47,15 @@ def memory_table(facts: DemoFacts) -> Table:
         table.add_row(
             str(rank.rank),
             f"{len(rank.sites)}/{facts.num_layers}",
-            f"{rank.full_nbytes:,} B",
-            f"{rank.kept_nbytes:,} B",
-            f"{rank.freed_nbytes:,} B = {rank.freed_nbytes / rank.full_nbytes:.1%}",
+            _mib(rank.full_nbytes),
+            _mib(rank.kept_nbytes),
+            f"{_mib(rank.freed_nbytes)} = {rank.freed_nbytes / rank.full_nbytes:.1%}",
         )
+    full, kept, freed = (
+        sum(getattr(rank, f"{what}_nbytes") for rank in facts.ranks) for what in ("full", "kept", "freed")
+    )
+    totals = (_mib(full), _mib(kept), f"{_mib(freed)} = {freed / full:.1%}")
+    table.add_row("all", "", *totals, style="bold")
     return table
 
 
@@ -103,11 +116,23 @@ def verdict(facts: DemoFacts) -> Text:
     )
 
 
+def next_steps() -> Table:
+    """What to try after this."""
+    table = Table("next", "", box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for command, purpose in _NEXT.items():
+        table.add_row(Text(command, "bold"), Text(purpose))
+    return table
+
+
 def _table(*headers: str, justify: JustifyMethod = "left") -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
     for header in headers:
         table.add_column(header, justify=justify)
     return table
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:.1f} MiB"
 
 
 def _mark(good: bool) -> str:

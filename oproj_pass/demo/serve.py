@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,14 +35,21 @@ class Served:
     refusal: Refusal | None = None
 
 
-def serve(scheduler: Scheduler, runner: DecodeRunner, advance: Callable[[int], None]) -> Served:
-    """Answer all requests; `advance` is told how many tokens all ranks still have to compute, at most."""
+class Work(NamedTuple):
+    """What all ranks have to do: tokens left together at most, and the tokens each brings to this step."""
+
+    num_tokens_left: int
+    loads: tuple[int, ...]
+
+
+def serve(scheduler: Scheduler, runner: DecodeRunner, advance: Callable[[Work], None]) -> Served:
+    """Answer all requests; `advance` is told of all ranks' work before each step."""
     served = Served()
     for step in count():
         running = scheduler.schedule(step)
-        left = tokens_left_anywhere(scheduler)
-        advance(left)
-        if not left:
+        work = work_everywhere(scheduler)
+        advance(work)
+        if not work.num_tokens_left:
             break
         if step == OVERSIZE_STEP:
             served.refusal = try_oversize_step(runner)
@@ -83,11 +91,13 @@ def try_oversize_step(runner: DecodeRunner) -> Refusal | None:
     return None
 
 
-def tokens_left_anywhere(scheduler: Scheduler) -> int:
-    """Tokens left on all ranks together, so that a rank without work stays as long as its peers need it."""
-    left = torch.tensor([scheduler.num_tokens_left])
-    dist.all_reduce(left)
-    return int(left)
+def work_everywhere(scheduler: Scheduler) -> Work:
+    """The work of all ranks, so that one without any stays as long as its peers need it."""
+    mine = torch.tensor([scheduler.num_tokens_left, len(scheduler.running)])
+    everyone = mine.new_empty(dist.get_world_size(), 2)
+    dist.all_gather_into_tensor(everyone.view(-1), mine)
+    left, loads = everyone.T.tolist()
+    return Work(sum(left), tuple(loads))
 
 
 def replayed_size(runner: DecodeRunner) -> int:

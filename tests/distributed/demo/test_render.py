@@ -72,6 +72,20 @@ def test_compares_an_aborted_answer_as_far_as_it_got(facts):
     assert f"r1 was aborted: {error}" in text
 
 
+def test_adds_up_what_all_ranks_freed_in_readable_units(facts):
+    ranks = [
+        replace(rank, full_nbytes=4 << 20, kept_nbytes=1 << 20, freed_nbytes=3 << 20) for rank in facts.ranks
+    ]
+    (line,) = [
+        line for line in text_of(replace(facts, ranks=ranks)).splitlines() if line.split()[:1] == ["all"]
+    ]
+    assert " ".join(line.split()) == "all 8.0 MiB 2.0 MiB 6.0 MiB = 75.0%"
+
+
+def test_ends_with_what_to_try_next(facts):
+    assert "oproj explain" in text_of(facts).rpartition("unsharded model's.")[2]
+
+
 def test_draws_each_rank_and_the_size_its_group_replayed(facts):
     lines = text_of(facts).splitlines()
     (first,) = [line.split()[-1] for line in lines if line.strip().startswith("rank 0 ")]
