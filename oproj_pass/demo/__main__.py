@@ -35,8 +35,6 @@ def main() -> int:
     if not dist.is_torchelastic_launched():
         words = f"{NUM_RANKS} ranks on this machine's CPU: two to four minutes on two quiet cores.\n"
         sys.stderr.write(words)
-            f"{NUM_RANKS} ranks on this machine's CPU: two to four minutes on two quiet cores.\n"
-        )
         return launch(sys.argv[1:])
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all ranks are on this machine
     from oproj_pass.demo.app import Options, run  # noqa: PLC0415 - not in the launcher, which needs no model
