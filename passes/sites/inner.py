@@ -43,6 +43,9 @@ def read_inner(ups: Sequence[Gemm], down: Gemm, between: Collection[Node], scan:
         hold(reading, node)
     if reading.held.get(down.input) != Held(1):
         raise NotElementwise(f"does not bring all of its {down.k.extent} intermediate features to one GEMM")
+    for scale in down.row_scales:
+        if reading.held.get(scale.node) != Held(0, group=scale.features):
+            raise NotElementwise(f"scales its product by `{scale.node.name}`, which is no scale of its rows")
     return Inner(
         tuple(nodes),
         tuple(dict.fromkeys(reading.literals)),

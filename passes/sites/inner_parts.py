@@ -24,22 +24,29 @@ _ALL = slice(None)
 
 
 def viewed(reading: Reading, node: Node) -> Holds:
-    """Rows may be laid out anew, and fused parts taken apart or joined."""
+    """Rows may be laid out anew, and fused parts or groups of a scale taken apart or joined."""
     source: Any = node.args[0]
-    held, before, after = reading.of(source), shape_of(source), shape_of(node)
-    parts, size, found = held.parts, reading.size, None
-    if before[-1] == after[-1] and (held == Held(parts) or before[-2:] == after[-2:]):
-        found = held
-    elif held == Held(parts) and parts > 1 and after[-2:] == (parts, size):
-        found = Held(parts, stacked=True)
-    elif held == Held(parts) and parts > 1 and after[-2:] == (size, parts):
-        found = Held(parts, paired=True)
-    elif held != Held(parts) and after[-1] == parts * size:
-        found = Held(parts)
+    found = _seen_as(reading, reading.of(source), shape_of(source), shape_of(node))
     if found is None or _moves_rows(node, source):
         raise parted(node)
     note_sizes(reading, node, found)
     return found
+
+
+def _seen_as(reading: Reading, held: Held, before: Any, after: Any) -> Held | None:
+    parts, size, flat = held.parts, reading.size, Held(held.parts)
+    if parts == 0:
+        counts = (*after[-2:], 1)[:2] if after[-1] == 1 else (after[-1], 1)
+        return held if held.group is None or counts == (size // held.group, 1) else None
+    if before[-1] == after[-1] and (held == flat or before[-2:] == after[-2:]):
+        return held
+    if held != flat:
+        return flat if after[-1] == parts * size else None
+    if parts == 1 and after[-1] > 1 and reading.down.k.unit % after[-1] == 0:
+        return Held(1, group=after[-1]) if after[-2] * after[-1] == size else None
+    if parts > 1 and after[-2:] == (parts, size):
+        return Held(parts, stacked=True)
+    return Held(parts, paired=True) if parts > 1 and after[-2:] == (size, parts) else None
 
 
 def _moves_rows(node: Node, source: Node) -> bool:
@@ -54,11 +61,11 @@ def _moves_rows(node: Node, source: Node) -> bool:
 
 def note_sizes(reading: Reading, node: Node, held: Held) -> None:
     """Note the sizes that a call states, of what I lies on and of the first dimension."""
-    features = Literal(node, len(shape_of(node)) - (2 if held.paired else 1))
-    if ops.operation(node) in UNFLATTEN:
-        reading.literals.append(features)
-    elif ops.operation(node) in VIEW | EMPTY | NEW:
-        reading.literals.append(features)
+    operation, shape = ops.operation(node), shape_of(node)
+    is_before_last = held.paired or (held.group is not None and shape[-1] in (1, held.group))
+    if operation in UNFLATTEN | VIEW | EMPTY | NEW and (held.parts or held.group):
+        reading.literals.append(Literal(node, len(shape) - 1 - is_before_last))
+    if operation in VIEW | EMPTY | NEW:
         reading.rows.append(Literal(node, 0))
 
 

@@ -32,6 +32,7 @@ from oproj_pass.passes.sites.inner_state import (
     NotElementwise,
     Reading,
     is_last,
+    mixed,
     parted,
     shape_of,
 )
@@ -46,7 +47,7 @@ def hold(reading: Reading, node: Node) -> None:
     if rule is None and operation in ops.registered(*ops.QUANTISE):
         rule = _quantised
     if rule is None:
-        raise NotElementwise(f"mixes intermediate features in `{node.name}`")
+        raise mixed(node)
     reading.held[node] = rule(reading, node)
 
 
@@ -56,18 +57,18 @@ def _cast(reading: Reading, node: Node) -> Holds:
 
 
 def _elementwise(reading: Reading, node: Node) -> Holds:
-    held = {source: reading.held.get(source) for source in node.all_input_nodes}
-    for source, found in held.items():
-        if found is None:
+    known = {source: reading.of(source) for source in node.all_input_nodes if source in reading.held}
+    for source in node.all_input_nodes:
+        if source not in known:
             _require_one_value(reading, source)
-    values = {reading.of(source) for source, found in held.items() if found is not None}
-    parts = values - {Held(0)} or values
-    if len(parts) > 1:
+    scales = {held for held in known.values() if not held.parts}
+    values = {held for held in known.values() if held.parts}
+    (found, *others) = values or scales
+    if others or any(scale.group != found.group for scale in scales):
         raise NotElementwise(f"joins intermediate features of different places in `{node.name}`")
-    (found,) = parts
-    widths = {shape_of(source)[-1] for source in held if reading.held.get(source) == found}
-    if widths != {shape_of(node)[-1]}:
-        raise NotElementwise(f"mixes intermediate features in `{node.name}`")
+    widths = {shape_of(source)[-1] for source, held in known.items() if held.parts}
+    if values and (widths != {shape_of(node)[-1]} or (scales and ops.operation(node) not in _SCALES)):
+        raise mixed(node)
     return found
 
 
@@ -107,11 +108,15 @@ def _buffer(reading: Reading, node: Node) -> Holds:
 
 
 def _largest(reading: Reading, node: Node) -> Holds:
-    """The scale of a quantised row, by which its product is scaled again."""
-    held = reading.of(node.args[0])  # type: ignore[arg-type]
-    if not reading.down.row_scales or held != Held(1) or Held(0) in reading.held.values():
-        raise NotElementwise(f"mixes intermediate features in `{node.name}`")
-    return Held(0)
+    """The scale of a quantised row, by which its product is scaled again, or of a group of its features."""
+    source: Any = node.args[0]
+    held, dims = reading.of(source), argument(node, 1, "dim", ())
+    listed = dims if isinstance(dims, list | tuple) else (dims,)
+    is_of_row = held == Held(1) and reading.down.row_scales and Held(0) not in reading.held.values()
+    is_of_group = held.group is not None and listed
+    if not all(is_last(source, dim) for dim in listed) or not (is_of_row or is_of_group):
+        raise mixed(node)
+    return Held(0, group=held.group)
 
 
 def _quantised(reading: Reading, node: Node) -> Holds:
@@ -123,6 +128,7 @@ def _quantised(reading: Reading, node: Node) -> Holds:
     return held if isinstance(value_of(node), Tensor) else (held, Held(0))
 
 
+_SCALES = ops.targets("mul", "div", "truediv")
 _RULES: tuple[tuple[frozenset[Any], Callable[[Reading, Node], Holds]], ...] = (
     (ops.CAST | ops.COPY, _cast),
     (ops.targets("dropout"), _dropped_out),

@@ -20,12 +20,14 @@ class NotElementwise(Exception):
 class Held:
     """``parts`` times I on the last dimension; ``stacked``: [.., parts, I]; ``paired``: [.., I, parts].
 
-    ``parts`` 0 is no intermediate, but a scale of each row.
+    ``group``: [.., I / group, group]. ``parts`` 0 is no intermediate, but a scale: of each row, or, with
+    ``group``, of each so many features, [.., I / group] or [.., I / group, 1].
     """
 
     parts: int
     stacked: bool = False
     paired: bool = False
+    group: int | None = None
 
 
 Holds = Held | tuple[Held, ...]
@@ -78,6 +80,11 @@ def shape_of(node: Any) -> Any:
 def is_last(source: Any, dim: int) -> bool:
     """Whether a dimension of a node is its last."""
     return dim % len(shape_of(source)) == len(shape_of(source)) - 1
+
+
+def mixed(node: Node) -> NotElementwise:
+    """The refusal of a node that computes with several features of a row."""
+    return NotElementwise(f"mixes intermediate features in `{node.name}`")
 
 
 def parted(node: Node) -> NotElementwise:

@@ -45,14 +45,15 @@ def gemms_that_leave(scan: Scan) -> list[Gemm]:
 def _is_of_logits(node: Node, scan: Scan, results: Labels[Node], computed: set[Node]) -> bool:
     """Whether the node does to logits what one does to logits.
 
-    A factor may be an input of the graph, such as a temperature; a term that is none of them, and the product
-    of two, are a model's own values.
+    A factor may be an input of the graph, such as a temperature, or a scale of each row, of quantised
+    ones; a term that is none of them, and the product of two, are a model's own values.
     """
     operation, sources = ops.operation(node), node.all_input_nodes
     others = [source for source in sources if not results.at(source)]
     is_sum_with_an_input = operation in ops.COMBINE and any(map(scan.dependence.is_activation, others))
     is_product_of_two = operation in _PRODUCT and len({results.at(x) for x in sources} - {frozenset()}) > 1
-    if is_sum_with_an_input or is_product_of_two or not computed.isdisjoint(others):
+    computed_others = [source for source in others if source in computed and _features(source) != 1]
+    if is_sum_with_an_input or is_product_of_two or computed_others:
         return False
     if operation in _LAYOUT:
         return _features(node) == _features(node.all_input_nodes[0])
