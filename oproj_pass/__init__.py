@@ -22,6 +22,7 @@ from oproj_pass.errors import (
 from oproj_pass.torch_internals import require_internals
 
 if TYPE_CHECKING:
+    from oproj_pass.backend.context import context_parallel
     from oproj_pass.config import OProjConfig
     from oproj_pass.deployment import Deployment, DeploymentReport, check_deployment
     from oproj_pass.explanation import ExplainReport, explain
@@ -38,6 +39,7 @@ _MODULES = {
     "OProjConfig": "config",
     "ShardReport": "weights.memory_report",
     "check_deployment": "deployment",
+    "context_parallel": "backend.context",
     "explain": "explanation",
     "full_state_dict": "weights.state_dict",
     "load_sharded": "loading",
@@ -63,6 +65,7 @@ __all__ = [
     "TorchVersionError",
     "WeightReleasedError",
     "check_deployment",
+    "context_parallel",
     "explain",
     "full_state_dict",
     "load_sharded",

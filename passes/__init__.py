@@ -6,6 +6,7 @@ require_internals("oproj_pass.passes")
 
 from oproj_pass.passes.ascend import WeightShard, npu_pass
 from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
+from oproj_pass.passes.context_parallel import ContextGroup, ContextParallel, ContextRecord, SplitAttention
 from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
 from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
@@ -32,6 +33,9 @@ __all__ = [
     "STRATEGIES",
     "Assignment",
     "Axis",
+    "ContextGroup",
+    "ContextParallel",
+    "ContextRecord",
     "Exchange",
     "Fingerprint",
     "FuseMatmulReduceScatter",
@@ -55,6 +59,7 @@ __all__ = [
     "ShardRecord",
     "ShardedRegion",
     "Site",
+    "SplitAttention",
     "StoredAxis",
     "Strategy",
     "TensorAxis",
