@@ -7,6 +7,10 @@ agree on before a step. `docs/capture.md` has the rules and examples.
 from oproj_pass.capture.agreement import GraphMode, StepAgreement, agree_step
 from oproj_pass.capture.baselines import vllm_ascend_sizes, vllm_sizes
 from oproj_pass.capture.bounds import StepBound
+from oproj_pass.capture.context_groups import ExpertPadding, consecutive_groups, strided_groups
+from oproj_pass.capture.context_lengths import AttentionLengths, ContextLengths, context_lengths
+from oproj_pass.capture.context_rows import LocalRows, WholeRows
+from oproj_pass.capture.context_slots import SlotLayout
 from oproj_pass.capture.context_split import ContextSplit
 from oproj_pass.capture.coverage import CoverageComparison, compare_coverage
 from oproj_pass.capture.histogram import Histogram, load_histogram
@@ -17,21 +21,30 @@ from oproj_pass.capture.planner import plan_capture
 from oproj_pass.capture.stream_budget import StreamShape
 
 __all__ = [
+    "AttentionLengths",
     "CapturePlan",
+    "ContextLengths",
     "ContextSplit",
     "CoverageComparison",
+    "ExpertPadding",
     "GraphMode",
     "Histogram",
+    "LocalRows",
     "Padding",
     "PaddingComparison",
+    "SlotLayout",
     "StepAgreement",
     "StepBound",
     "StreamShape",
+    "WholeRows",
     "agree_step",
     "compare_coverage",
+    "consecutive_groups",
+    "context_lengths",
     "dispatch_size",
     "load_histogram",
     "plan_capture",
+    "strided_groups",
     "vllm_ascend_sizes",
     "vllm_sizes",
 ]

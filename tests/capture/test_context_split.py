@@ -8,8 +8,9 @@ from oproj_pass.errors import ConfigError
 PAD = "pad"
 
 
-def gather(split, rows):
-    return [row for rank in range(split.pcp_size) for row in split.shard(rows, rank, PAD)]
+def parts(split, rows):
+    """What every rank holds, gathered in rank order."""
+    return [split.shard(rows, rank, PAD) for rank in range(split.pcp_size)]
 
 
 def test_a_rank_holds_one_early_and_one_late_chunk_of_each_sequence():
@@ -61,18 +62,28 @@ def test_a_sequence_of_two_chunks_a_rank_is_balanced(length, rank_0):
 def test_restores_order_and_length_exactly(pcp_size, lengths):
     split = ContextSplit(pcp_size, lengths)
     rows = [f"row {i}" for i in range(sum(lengths))]
-    assert split.restore(gather(split, rows)) == rows
+    assert list(split.restore(parts(split, rows))) == rows
 
 
-@given(st.integers(1, 8), st.lists(st.integers(1, 50), max_size=6).map(tuple))
-def test_every_row_is_held_once_and_every_rank_holds_as_many(pcp_size, lengths):
-    split = ContextSplit(pcp_size, lengths)
+@given(st.integers(1, 8), st.lists(st.integers(1, 50), max_size=6).map(tuple), st.booleans())
+def test_every_row_is_held_once_and_every_rank_holds_as_many(pcp_size, lengths, pads_each_sequence):
+    split = ContextSplit(pcp_size, lengths, pads_each_sequence)
     rows = list(range(sum(lengths)))
-    gathered = gather(split, rows)
-    assert sorted(row for row in gathered if row != PAD) == rows
-    assert {len(split.sources(rank)) for rank in range(pcp_size)} == {split.local_total}
-    assert split.restore(gathered) == rows
+    held = parts(split, rows)
+    assert sorted(row for part in held for row in part if row != PAD) == rows
+    assert {len(part) for part in held} == {split.local_total}
+    assert list(split.restore(held)) == rows
     assert all(sum(split.local_lengths(rank)) == split.local_total for rank in range(pcp_size))
+    assert [
+        sum(split.real_lengths(rank)[place] for rank in range(pcp_size)) for place in range(len(lengths))
+    ] == [*lengths]
+
+
+@given(st.integers(1, 8), st.lists(st.integers(1, 50), min_size=1, max_size=6).map(tuple))
+def test_padded_by_sequence_each_has_as_many_rows_on_all_ranks(pcp_size, lengths):
+    split = ContextSplit(pcp_size, lengths, pads_each_sequence=True)
+    assert len({split.local_lengths(rank) for rank in range(pcp_size)}) == 1
+    assert 0 <= split.local_total - ContextSplit(pcp_size, lengths).local_total < len(lengths)
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 50), st.booleans()), max_size=6))
@@ -89,12 +100,14 @@ def test_four_ranks_hold_no_row_more_than_they_dispatch(length, rows):
     assert ContextSplit(4, (length,)).local_total == dispatch_size(4, [length], [True]) == rows
 
 
-def test_rows_in_another_rank_order_are_not_restored():
-    split = ContextSplit(2, (8, 12))
-    rows = list(range(20))
-    gathered = gather(split, rows)
-    swapped = gathered[split.local_total :] + gathered[: split.local_total]
-    assert split.restore(swapped) != rows
+@pytest.mark.parametrize("lengths", [(8, 12), (5, 7)])
+def test_refuses_rows_in_another_rank_order_or_of_another_batch(lengths):
+    split = ContextSplit(2, lengths)
+    rows = list(range(sum(lengths)))
+    first, second = parts(split, rows)
+    for wrong in ([second, first], [first], [first, first], parts(ContextSplit(2, lengths[::-1]), rows)):
+        with pytest.raises(ConfigError, match="of each of ranks 0 to 1, in this order"):
+            split.restore(wrong)
 
 
 def test_one_rank_keeps_the_batch_as_it_is():
@@ -102,15 +115,23 @@ def test_one_rank_keeps_the_batch_as_it_is():
     assert split.sources(0) == split.restore_indices() == tuple(range(14))
 
 
-def test_refuses_to_shard_or_restore_twice():
-    split = ContextSplit(2, (8, 12))
-    rows = list(range(20))
-    with pytest.raises(ConfigError, match="10 rows given, but the whole batch"):
-        split.shard(split.shard(rows, 0, PAD), 0, PAD)
-    split = ContextSplit(2, (5, 7))
-    restored = split.restore(gather(split, list(range(12))))
-    with pytest.raises(ConfigError, match="12 rows given, but 2 ranks' gathered rows"):
+@pytest.mark.parametrize("lengths", [(8, 12), (5, 7)])
+def test_refuses_to_shard_or_restore_twice(lengths):
+    """8 and 12 rows need no padding: as many are gathered as restored, and only their types differ."""
+    split = ContextSplit(2, lengths)
+    held = parts(split, list(range(sum(lengths))))
+    with pytest.raises(ConfigError, match="rank 0's rows already"):
+        split.shard(held[0], 0, PAD)
+    restored = split.restore(held)
+    with pytest.raises(ConfigError, match="all rows of the batch already"):
         split.restore(restored)
+    with pytest.raises(ConfigError, match="found \\[None"):
+        split.restore([row for part in held for row in part])
+
+
+def test_refuses_to_shard_a_part_of_the_batch():
+    with pytest.raises(ConfigError, match="10 rows given, but the whole batch"):
+        ContextSplit(2, (8, 12)).shard(list(range(10)), 0, PAD)
 
 
 @pytest.mark.parametrize(
