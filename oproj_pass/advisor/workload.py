@@ -181,7 +181,7 @@ def _divides_grid(rows: int) -> Callable[[Shape, int], bool]:
 
 _TABLE = (
     Strategy("row", "oproj", "row", _row, _divides_k),
-    Strategy("row, a2a sum", "oproj", "row_a2a_sum", _row_all_to_all, _divides_k),
+    Strategy("row, reduce=exchange", "oproj", "row", _row_all_to_all, _divides_k),
     Strategy("column", "oproj", "column", _column, _divides_h),
     Strategy("grid 2", "oproj", "grid", _grid(2), _divides_grid(2)),
     Strategy("grid 4", "oproj", "grid", _grid(4), _divides_grid(4)),
