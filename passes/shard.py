@@ -30,6 +30,7 @@ from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.attention_output import find_projections
 from oproj_pass.passes.sites.options import size_option
 from oproj_pass.passes.sites.projection import Projection
+from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
 from oproj_pass.passes.strategies.cuts import require_one_cut_each
@@ -41,14 +42,14 @@ from oproj_pass.passes.strategies.region import CutTensor, ShardedRegion
 class ShardPlan:
     """What a policy decided: the sites it found fit, what is left alone, and the sites that are sharded."""
 
-    sites: Sequence[Projection]
+    sites: Sequence[Site]
     near_misses: Sequence[NearMiss]
     assignments: Sequence[Assignment] = ()
 
     @classmethod
     def for_all(
         cls,
-        sites: Sequence[Projection],
+        sites: Sequence[Site],
         near_misses: Sequence[NearMiss],
         exchange: Exchange,
         strategy: str = "row",
@@ -68,6 +69,11 @@ class ShardRecord(PassRecord):
     def tensors(self) -> dict[Node, CutTensor]:
         """Each placeholder that now stands for a rank's part."""
         return {node: cut for region in self.regions for node, cut in region.by_node.items()}
+
+    def role_of(self, tensor: Node) -> str:
+        """What a stored tensor is here for; every role of one that several sites share."""
+        roles = (r.role for r in self.regions if any(on.node is tensor for on in r.tensors))
+        return "+".join(dict.fromkeys(roles))
 
 
 Policy = Callable[[list[Projection], list[NearMiss]], ShardPlan]
@@ -142,7 +148,7 @@ def _cuts_of(part: Assignment) -> tuple[StoredAxis, ...]:
 
 
 def required_cuts(
-    site: Projection, strategy: Strategy, size: int, mesh: Mapping[Axis, int] = _WHOLE
+    site: Site, strategy: Strategy[Any], size: int, mesh: Mapping[Axis, int] = _WHOLE
 ) -> tuple[StoredAxis, ...]:
     """The cuts of a site's strategy; ``ConfigError`` for an axis that cannot be split.
 
@@ -160,7 +166,7 @@ def required_cuts(
     return cuts
 
 
-def _require_divisible(site: Projection, cut: StoredAxis, size: int, parts: int) -> None:
+def _require_divisible(site: Site, cut: StoredAxis, size: int, parts: int) -> None:
     """Raise ``ConfigError`` unless an axis of the site falls into ``parts`` parts, over ``size`` ranks."""
     if cut.fits(parts):
         return
@@ -181,16 +187,24 @@ def _require_divisible(site: Projection, cut: StoredAxis, size: int, parts: int)
 
 def _rewrite(gm: GraphModule, assignment: Assignment) -> ShardedRegion:
     site = assignment.site
-    with gm.graph.inserting_before(site.gemm.node):
+    with gm.graph.inserting_before(site.node):
         region = assignment.strategy.write(gm.graph, site, assignment.exchange)
-        result = emit_writes(gm.graph, site.gemm.node, region.nodes[-1])
+        result = emit_writes(gm.graph, site.node, region.nodes[-1])
     if result is not region.nodes[-1]:
         region = replace(region, finish=(*region.finish, result))
     for node in region.nodes:
-        inherit_origin(node, site.gemm.node)
-    site.gemm.node.replace_all_uses_with(result)
-    site.gemm.erase()
+        if "nn_module_stack" not in node.meta:  # an MLP's nodes between its GEMMs keep their own
+            inherit_origin(node, site.node)
+    site.node.replace_all_uses_with(result)
+    _erase(site)
     return region
+
+
+def _erase(site: Site) -> None:
+    """Remove the node, which nothing may read any more, and the constants made for it alone."""
+    for node in (site.node, *reversed(site.constants)):
+        if not node.users:
+            node.graph.erase_node(node)
 
 
 def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> list[Node]:

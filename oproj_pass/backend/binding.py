@@ -22,6 +22,7 @@ from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.sharded_calls import announce
 from oproj_pass.backend.inner import Compiled, Compiler
 from oproj_pass.groups import ShardGroups
+from oproj_pass.passes import ShardRecord
 from oproj_pass.passes.graph.stored import is_stored
 from oproj_pass.passes.strategies.region import CutTensor
 from oproj_pass.weights.guards import accept_released
@@ -39,18 +40,16 @@ class Binding:
     cut: Cut
 
 
-def bind(
-    inputs: Mapping[Node, Any], cuts: Mapping[Node, CutTensor], groups: ShardGroups
-) -> tuple[Binding, ...]:
+def bind(inputs: Mapping[Node, Any], record: ShardRecord, groups: ShardGroups) -> tuple[Binding, ...]:
     """The inputs that the rewritten graph wants cut, each once."""
     positions = {node: position for position, node in enumerate(inputs)}
     return tuple(
         Binding(
             node,
             positions[node],
-            Cut(cut.region.path, _placement(cut, groups), Signature.of(inputs[node])),
+            Cut(cut.region.path, _placement(cut, groups), Signature.of(inputs[node]), record.role_of(node)),
         )
-        for node, cut in cuts.items()
+        for node, cut in record.tensors.items()
     )
 
 

@@ -147,7 +147,7 @@ def _compile_sharded(
 ) -> Compiled:
     text = GraphText(fingerprint(gm, groups.joint.ranks), rows.words)
     agree_on_graph(groups.joint, text, config.timeout)
-    bindings = bind(inputs, record.tensors, groups)
+    bindings = bind(inputs, record, groups)
     with compiling_together(groups.joint, config.timeout):
         store = _STORE if config.release_weights else None
         compiled = compile_with_slices(gm, inputs, bindings, inner, store)
@@ -183,7 +183,7 @@ def _tell_peers(error: Exception, group: ShardGroup | None, config: OProjConfig)
 def _log(decision: Decision) -> None:
     for role, size in decision.sizes.items():
         sites = of_role(decision.sites, role)
-        nbytes = {tensor.node: tensor.nbytes for site in sites for tensor in site.gemm.k.tensors}
+        nbytes = {tensor.node: tensor.nbytes for site in sites for tensor in site.stored}
         if sites:
             what = f"sharded over {size} ranks" if size > 1 else "found, not sharded"
             logger.info(

@@ -1,6 +1,7 @@
 """Who exchanges in one graph: the groups that its decision needs, and what strategies are told of them."""
 
 from dataclasses import replace
+from typing import Any
 
 from oproj_pass.backend.policy import Decision
 from oproj_pass.backend.row_counts import ComparedRows
@@ -34,7 +35,7 @@ def exchanges_over(
     }
 
 
-def on_mesh(exchange: Exchange, groups: ShardGroups, strategy: Strategy) -> Exchange:
+def on_mesh(exchange: Exchange, groups: ShardGroups, strategy: Strategy[Any]) -> Exchange:
     """The exchange of a strategy that lays the group's ranks out in two dimensions; any other as it is."""
     if not (mesh := mesh_of(strategy)):
         return exchange

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.passes import NearMiss, Projection, find_projections
+from oproj_pass.passes import Globs, NearMiss, Site, find_roles
 from oproj_pass.passes.graph.ops import registered
 from oproj_pass.weights.checks import cut_refusal, keep_reason
 from oproj_pass.weights.released import Released
 
-Found = tuple[list[Projection], list[NearMiss]]
+Found = tuple[list[Site], list[NearMiss]]
 ReaderOf = Callable[[Tensor], str | None]
 
 
@@ -28,19 +28,12 @@ def find_sites(
     Of the roles that are asked for. ``reader_of``: who else reads a weight in full, in other compiled graphs;
     by default nobody.
     """
-    if "oproj" not in config.roles:
-        return [], []
-    include, exclude = config.globs("oproj")
-    sites, near_misses = find_projections(
-        gm,
-        include=include,
-        exclude=exclude,
-        attention_ops=registered(*config.attention_ops),
-    )
-    taken = {tensor.node for site in sites for tensor in site.gemm.k.tensors}
+    asked = {role: Globs(*config.globs(role)) for role in config.roles}
+    sites, near_misses = find_roles(gm, asked, attention_ops=registered(*config.attention_ops))
+    taken = {tensor.node for site in sites for tensor in site.stored}
     storages = _storages({node: value for node, value in inputs.items() if node not in taken})
     judged = [(site, _refusal(site, inputs, storages, reader_of)) for site in sites]
-    refused = [NearMiss(site.path, reason, site.nbytes) for site, reason in judged if reason]
+    refused = [NearMiss(site.path, reason, site.nbytes, role=site.role) for site, reason in judged if reason]
     return [site for site, reason in judged if not reason], [*near_misses, *refused]
 
 
@@ -51,9 +44,9 @@ def _storages(inputs: Mapping[Node, Any]) -> dict[int, Node]:
 
 
 def _refusal(
-    site: Projection, inputs: Mapping[Node, Any], others: Mapping[int, Node], reader_of: ReaderOf | None
+    site: Site, inputs: Mapping[Node, Any], others: Mapping[int, Node], reader_of: ReaderOf | None
 ) -> str | None:
-    weights = [inputs[tensor.node] for tensor in site.gemm.k.tensors]
+    weights = [inputs[tensor.node] for tensor in site.stored]
     refusals = (_weight_refusal(weight, others, reader_of) for weight in weights)
     return next((refusal for refusal in refusals if refusal), None)
 

@@ -17,7 +17,7 @@ from oproj_pass.config import OProjConfig
 from oproj_pass.eager import user_frames_in_compiled_call
 from oproj_pass.errors import ConfigError, EagerStepError, SiteMismatchError
 from oproj_pass.groups import require_fitting_size
-from oproj_pass.passes import Axis, NearMiss, Projection, StoredAxis, Strategy
+from oproj_pass.passes import Axis, NearMiss, Site, StoredAxis, Strategy
 from oproj_pass.passes.sites.expected import listed, require_expected
 from oproj_pass.passes.sites.globs import unmatched_globs
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
@@ -52,14 +52,12 @@ class Decision:
     """
 
     sizes: Mapping[str, int]
-    sites: Sequence[Projection]
+    sites: Sequence[Site]
     near_misses: Sequence[NearMiss]
-    strategies: Mapping[Node, Strategy] = field(default_factory=dict)
+    strategies: Mapping[Node, Strategy[Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig
-    ) -> "Decision":
+    def of(cls, sites: Sequence[Site], near_misses: Sequence[NearMiss], config: OProjConfig) -> "Decision":
         """What the options make of what was found.
 
         Raises ``ConfigError`` for a size that does not fit the world, a layer, or another role's use of it.
@@ -73,7 +71,7 @@ class Decision:
         return replace(undecided, strategies=strategies_of(undecided.sharded, sizes, config))
 
     @property
-    def sharded(self) -> list[Projection]:
+    def sharded(self) -> list[Site]:
         """The sites that are rewritten; a graph without any is not, and no peer need have it."""
         return [site for site in self.sites if self.size_of(site) > 1]
 
@@ -82,15 +80,15 @@ class Decision:
         """Every size above 1, whether or not this graph has sites of its role."""
         return [size for size in self.sizes.values() if size > 1]
 
-    def size_of(self, item: Projection | NearMiss) -> int:
+    def size_of(self, item: Site | NearMiss) -> int:
         """The ranks that share a site's weights."""
         return self.sizes.get(item.role, 0)
 
-    def strategy_of(self, site: Projection) -> Strategy:
+    def strategy_of(self, site: Site) -> Strategy[Any]:
         """The strategy that shares a site which is sharded."""
-        return self.strategies[site.gemm.node]
+        return self.strategies[site.node]
 
-    def cuts_of(self, site: Projection) -> tuple[StoredAxis, ...]:
+    def cuts_of(self, site: Site) -> tuple[StoredAxis, ...]:
         """What is cut of a site which is sharded."""
         return self.strategy_of(site).cuts(site)
 
@@ -102,7 +100,7 @@ class Decision:
 
 
 def decide(
-    sites: Sequence[Projection], near_misses: Sequence[NearMiss], config: OProjConfig, place: GraphPlace
+    sites: Sequence[Site], near_misses: Sequence[NearMiss], config: OProjConfig, place: GraphPlace
 ) -> Decision:
     """Judge what was found; raises an ``OProjError`` that names the layer and the remedy."""
     _report_idle_globs([*sites, *near_misses], config, place)
@@ -116,9 +114,9 @@ def decide(
 
 def _require_cut_alike(decision: Decision) -> None:
     """A weight that two roles share (an LM head tied to its embedding) is one shard, or none."""
-    readers: dict[Node, Projection] = {}
+    readers: dict[Node, Site] = {}
     for site in decision.sites:
-        for tensor in site.gemm.k.tensors:
+        for tensor in site.stored:
             other = readers.setdefault(tensor.node, site)
             if decision.size_of(other) != decision.size_of(site):
                 settings = [f"{size_option(item.role)} = {decision.size_of(item)}" for item in (other, site)]
@@ -128,9 +126,7 @@ def _require_cut_alike(decision: Decision) -> None:
                 )
 
 
-def _report_idle_globs(
-    found: Sequence[Projection | NearMiss], config: OProjConfig, place: GraphPlace
-) -> None:
+def _report_idle_globs(found: Sequence[Site | NearMiss], config: OProjConfig, place: GraphPlace) -> None:
     """A glob that matches nothing in a part of a model may match in the next one."""
     for include, exclude, paths in _globs(found, config):
         if idle := unmatched_globs(include, exclude, paths):
@@ -138,7 +134,7 @@ def _report_idle_globs(
 
 
 def _globs(
-    found: Sequence[Projection | NearMiss], config: OProjConfig
+    found: Sequence[Site | NearMiss], config: OProjConfig
 ) -> Iterable[tuple[Sequence[str], Sequence[str], list[str]]]:
     """``include`` and ``exclude`` with the paths that they speak of: of all roles, or of one."""
     for option in ("include", "exclude"):
@@ -151,7 +147,7 @@ def _globs(
 
 def _require_sites(
     role: str,
-    sites: Sequence[Projection],
+    sites: Sequence[Site],
     near_misses: Sequence[NearMiss],
     config: OProjConfig,
     place: GraphPlace,
@@ -173,9 +169,11 @@ def require_asked_for(role: str, config: OProjConfig, where: str, near_misses: S
 
     ``where``: who has nothing, with its verb (``"the graph holds"``).
     """
-    message = f"{where} no {ROLE_TITLES[role]} to shard. {listed('Near misses', near_misses)}"
+    title, missed = ROLE_TITLES[role], listed("Near misses", near_misses)
     if (size := config.sizes[role]) == "auto":
-        logger.warning("%s", message)
+        logger.warning("%s no %s to shard. %s", where, title, missed)
         return
     register = ", or register the model's attention operator in `attention_ops`" if role == "oproj" else ""
-    raise SiteMismatchError(f"{size_option(role)} = {size}, but {message} Set it to 0{register}.")
+    raise SiteMismatchError(
+        f"{size_option(role)} = {size}, but {where} no {title} to shard. {missed} Set it to 0{register}."
+    )

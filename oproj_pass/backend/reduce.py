@@ -27,7 +27,7 @@ from oproj_pass.backend.strategy import mesh_of
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup, ShardGroups
-from oproj_pass.passes import Axis, Projection
+from oproj_pass.passes import Axis, Lookup, Site
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies.exchange import Reduce
 
@@ -68,23 +68,23 @@ def chosen_reduce(
 
 
 def _partial_sums(
-    site: Projection,
+    site: Site,
     decision: Decision,
     inputs: Mapping[Node, Any],
     groups: ShardGroups,
     config: OProjConfig,
 ) -> PartialSums | None:
-    if not any(cut.axis is Axis.K for cut in decision.cuts_of(site)):
+    if isinstance(site, Lookup) or not any(cut.axis is Axis.K for cut in decision.cuts_of(site)):
         return None
     mesh = mesh_of(decision.strategy_of(site))
-    product = value_of(site.gemm.node)
+    product = value_of(site.node)
     wide = config.reduce_dtype if product.is_floating_point() else None
     return PartialSums(
         group=groups.along(Axis.K, decision.size_of(site), mesh),
-        rows=(config.capacity or _rows(value_of(site.gemm.input))) * mesh.get(Axis.H, 1),
-        features=site.out_features // mesh.get(Axis.H, 1),
+        rows=(config.capacity or _rows(value_of(site.input))) * mesh.get(Axis.H, 1),
+        features=product.shape[-1] // mesh.get(Axis.H, 1),
         dtype=wide or product.dtype,
-        device=inputs[site.weight].device,
+        device=inputs[site.stored[0].node].device,
     )
 
 

@@ -12,7 +12,7 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from oproj_pass.config import OProjConfig
-from oproj_pass.passes import Projection
+from oproj_pass.passes import Lookup, Site
 from oproj_pass.passes.graph.provenance import value_of
 
 Expression = Any  # of sympy, which has no types
@@ -26,7 +26,7 @@ class ComparedRows:
     in_graph: bool
 
     @classmethod
-    def of(cls, sites: Sequence[Projection], inputs: Sequence[Node], config: OProjConfig) -> "ComparedRows":
+    def of(cls, sites: Sequence[Site], inputs: Sequence[Node], config: OProjConfig) -> "ComparedRows":
         """What the options ask for; what no call's inputs tell is compared in the graph."""
         compares = config.agree_on_rows and config.capacity is None
         counts = RowCounts.of(sites, inputs) if compares else None
@@ -51,9 +51,9 @@ class RowCounts:
         self._by_path, self._symbols = dict(by_path), dict(symbols)
 
     @classmethod
-    def of(cls, sites: Sequence[Projection], inputs: Sequence[Node]) -> "RowCounts | None":
+    def of(cls, sites: Sequence[Site], inputs: Sequence[Node]) -> "RowCounts | None":
         """The counts for a graph with the placeholders ``inputs``; None if the graph itself sets one."""
-        by_path = {site.path: _rows(value_of(site.gemm.input)) for site in sites}
+        by_path = {site.path: _rows(site) for site in sites}
         symbolic = [rows for rows in by_path.values() if not isinstance(rows, int)]
         needed = {symbol for rows in symbolic for symbol in rows.free_symbols}
         brought = {symbol: place for symbol, place in _symbols(inputs) if symbol in needed}
@@ -68,9 +68,10 @@ class RowCounts:
         return {path: _evaluate(rows, values) for path, rows in self._by_path.items()}
 
 
-def _rows(x: Tensor) -> int | Expression:
-    """Rows of ``x`` [.., K]."""
-    rows = prod(x.shape[:-1])
+def _rows(site: Site) -> int | Expression:
+    """Rows of a site's input: features [.., K], or ids."""
+    shape = value_of(site.input).shape
+    rows = prod(shape if isinstance(site, Lookup) else shape[:-1])
     return rows.node.expr if isinstance(rows, torch.SymInt) else rows
 
 

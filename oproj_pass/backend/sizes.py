@@ -2,11 +2,12 @@
 
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import AUTO, OProjConfig
 from oproj_pass.groups import automatic_size, world_size
-from oproj_pass.passes import STRATEGIES, Projection, Strategy
+from oproj_pass.passes import STRATEGIES, Site, Strategy
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
 from oproj_pass.passes.sites.roles import ROLES
@@ -28,7 +29,7 @@ def largest_sizes(config: OProjConfig) -> list[int]:
     return [most if size == "auto" else size for size in config.sizes.values() if size != 0]
 
 
-def resolved_sizes(sites: Sequence[Projection], config: OProjConfig) -> dict[str, int]:
+def resolved_sizes(sites: Sequence[Site], config: OProjConfig) -> dict[str, int]:
     """The ranks that share each weight of a role in a graph with these sites; 0 and 1 rewrite nothing."""
     if config.plan is not None and not config.plan.covers:
         logger.warning("o_proj sharding is off: %s", config.plan.warning)
@@ -39,7 +40,7 @@ def resolved_sizes(sites: Sequence[Projection], config: OProjConfig) -> dict[str
     }
 
 
-def _automatic(role: str, sites: Sequence[Projection], config: OProjConfig) -> int:
+def _automatic(role: str, sites: Sequence[Site], config: OProjConfig) -> int:
     world = world_size(config.group)
     cuts = [cut for site in sites for cut in required_cuts(site, _any_strategy(site, config), 1)]
     size = automatic_size(world, [cut.parts for cut in cuts if not cut.is_padded])
@@ -50,7 +51,7 @@ def _automatic(role: str, sites: Sequence[Projection], config: OProjConfig) -> i
     return size
 
 
-def _any_strategy(site: Projection, config: OProjConfig) -> Strategy:
+def _any_strategy(site: Site, config: OProjConfig) -> Strategy[Any]:
     """The strategy whose axes limit the size; which one is the cheapest is told once there is a size."""
     name = named_strategy(site, config)
     return STRATEGIES[ROLES[site.role].strategies[0] if name == AUTO else name]

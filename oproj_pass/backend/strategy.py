@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torch.fx import Node
 
 from oproj_pass.config import AUTO, OProjConfig
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import STRATEGIES, Axis, Projection, Strategy
+from oproj_pass.passes import STRATEGIES, Axis, Projection, Site, Strategy
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 from oproj_pass.passes.sites.roles import ROLES
@@ -19,28 +20,30 @@ logger = logging.getLogger(__name__)
 
 
 def strategies_of(
-    sites: Sequence[Projection], sizes: Mapping[str, int], config: OProjConfig
-) -> dict[Node, Strategy]:
+    sites: Sequence[Site], sizes: Mapping[str, int], config: OProjConfig
+) -> dict[Node, Strategy[Any]]:
     """The strategy of each site, by its GEMM; raises ``ConfigError`` where it does not fit."""
-    chosen = {site.gemm.node: strategy_of(site, sizes[site.role], config) for site in sites}
+    chosen = {site.node: strategy_of(site, sizes[site.role], config) for site in sites}
     automatic = [site for site in sites if named_strategy(site, config) == AUTO]
     _log_choices({site.path: _in_words(site, sizes[site.role], config) for site in automatic})
     return chosen
 
 
-def strategy_of(site: Projection, size: int, config: OProjConfig) -> Strategy:
+def strategy_of(site: Site, size: int, config: OProjConfig) -> Strategy[Any]:
     """The strategy that shares a site over ``size`` ranks, above 1."""
     name = named_strategy(site, config)
     candidates = list(_candidates(site, name, size, config))
     refusals = [_refusal(site, strategy, size) for strategy in candidates]
-    token = TokenSizes.of(site, config.reduce_dtype)
     fitting = [strategy for strategy, refusal in zip(candidates, refusals, strict=True) if refusal is None]
     if not fitting:
         raise refusals[0] or AssertionError
+    if len(fitting) == 1:
+        return fitting[0]
+    token = _token(site, config)
     return min(fitting, key=lambda strategy: strategy.sent_nbytes(token, size))
 
 
-def named_strategy(site: Projection, config: OProjConfig) -> str:
+def named_strategy(site: Site, config: OProjConfig) -> str:
     """The name that the options give a site's strategy, or its role's first; raises if that does not fit."""
     option, role = config.strategy, ROLES[site.role]
     if isinstance(option, Mapping):
@@ -56,14 +59,14 @@ def named_strategy(site: Projection, config: OProjConfig) -> str:
     return name
 
 
-def mesh_of(strategy: Strategy) -> dict[Axis, int]:
+def mesh_of(strategy: Strategy[Any]) -> dict[Axis, int]:
     """Over how many ranks a strategy cuts an axis, where that are not all of them."""
     if not isinstance(strategy, Grid) or strategy.shape is None:
         return {}
     return dict(zip((Axis.K, Axis.H), strategy.shape, strict=True))
 
 
-def _candidates(site: Projection, name: str, size: int, config: OProjConfig) -> Iterator[Strategy]:
+def _candidates(site: Site, name: str, size: int, config: OProjConfig) -> Iterator[Strategy[Any]]:
     for one in ROLES[site.role].strategies if name == AUTO else [name]:
         if one == Grid.name:
             yield from map(Grid, _shapes(site, size, config, asked_for=name != AUTO))
@@ -71,7 +74,7 @@ def _candidates(site: Projection, name: str, size: int, config: OProjConfig) -> 
             yield STRATEGIES[one]
 
 
-def _shapes(site: Projection, size: int, config: OProjConfig, *, asked_for: bool) -> list[tuple[int, int]]:
+def _shapes(site: Site, size: int, config: OProjConfig, *, asked_for: bool) -> list[tuple[int, int]]:
     given = config.grid
     found = splits(size) if given is None else [given] if given[0] * given[1] == size else []
     if not found and asked_for:
@@ -83,7 +86,7 @@ def _shapes(site: Projection, size: int, config: OProjConfig, *, asked_for: bool
     return found
 
 
-def _refusal(site: Projection, strategy: Strategy, size: int) -> ConfigError | None:
+def _refusal(site: Site, strategy: Strategy[Any], size: int) -> ConfigError | None:
     try:
         required_cuts(site, strategy, size, mesh_of(strategy))
     except ConfigError as refusal:
@@ -91,9 +94,9 @@ def _refusal(site: Projection, strategy: Strategy, size: int) -> ConfigError | N
     return None
 
 
-def _in_words(site: Projection, size: int, config: OProjConfig) -> str:
+def _in_words(site: Site, size: int, config: OProjConfig) -> str:
     """Every candidate with its bytes, the chosen one first."""
-    token = TokenSizes.of(site, config.reduce_dtype)
+    token = _token(site, config)
     fitting = [
         strategy
         for strategy in _candidates(site, AUTO, size, config)
@@ -104,7 +107,13 @@ def _in_words(site: Projection, size: int, config: OProjConfig) -> str:
     return f"{words[0]} a token ({', '.join(words[1:]) or 'nothing else fits'})"
 
 
-def _title(strategy: Strategy) -> str:
+def _token(site: Site, config: OProjConfig) -> TokenSizes:
+    """What a token brings to a site of a role with several strategies."""
+    assert isinstance(site, Projection)
+    return TokenSizes.of(site, config.reduce_dtype)
+
+
+def _title(strategy: Strategy[Any]) -> str:
     shape = strategy.shape if isinstance(strategy, Grid) else None
     return strategy.name if shape is None else f"{strategy.name} {shape}"
 

@@ -26,7 +26,7 @@ def _fields(decision: Decision) -> dict[str, object]:
                 "scheme": site.scheme,
                 "nbytes": site.nbytes,
                 "ranks": decision.size_of(site),
-                "strategy": strategy.name if (strategy := decision.strategies.get(site.gemm.node)) else None,
+                "strategy": strategy.name if (strategy := decision.strategies.get(site.node)) else None,
             }
             for site in decision.sites
         ],

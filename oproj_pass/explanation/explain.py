@@ -5,22 +5,20 @@ Of equal layers the first and the last are run, and answer for the others (see `
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import nn
 
-from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.equal_layers import for_all_layers, kinds_agree
 from oproj_pass.explanation.report import ExplainReport, ProjectionRow
-from oproj_pass.passes import Axis, NearMiss, Projection
-from oproj_pass.passes.gemm.following_step import CannotFollow
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.explanation.rows import rows_of
+from oproj_pass.passes import NearMiss
 from oproj_pass.tracing.equal_layers import shorten_stack
 from oproj_pass.tracing.graphs import GraphBreak, capture_graphs, copy_to_run
-from oproj_pass.tracing.projections import FoundProjection, ProjectionSearch
+from oproj_pass.tracing.sites import SiteSearch
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +30,8 @@ def explain(model: nn.Module, *args: Any, config: Any = None, **kwargs: Any) -> 
     nothing: a copy that shares the parameters is captured, under ``no_grad``, and run once as it is captured,
     with two of each kind of equal layers where these can answer for all.
 
-    config: ``OProjConfig`` or its fields; the report shows ``oproj_tensor_parallel_size`` if it is above 1,
-        else 2, 4 and 8.
+    config: ``OProjConfig`` or its fields; the report shows every role whose size is not 0, at the sizes above
+        1 that are given, else at 2, 4 and 8.
 
     Raises ``ConfigError`` for wrong options, for an option beside ``config``, or for a model that cannot be
     copied, ``WeightReleasedError`` for one that is already sharded, and whatever the model raises.
@@ -51,7 +49,7 @@ def _from_equal_layers(
     if config.include or config.exclude:
         return "globs may tell layers apart"
     module, inputs, named = copy_to_run(model, args, kwargs)
-    search = ProjectionSearch(module, config)
+    search = SiteSearch(module, config)
     stack = shorten_stack(module)
     if isinstance(stack, str):
         return stack
@@ -61,7 +59,7 @@ def _from_equal_layers(
         return f"it does not run with fewer of them ({type(error).__name__}: {error})"
     if breaks or search.num_graphs != 1:
         return "it makes several graphs"
-    rows, misses = list(_rows(search.projections, config)), list(search.near_misses)
+    rows, misses = list(rows_of(search.sites, config)), list(search.near_misses)
     if not (kinds_agree(stack, rows) and kinds_agree(stack, misses)):
         return "equal layers were found to be sharded differently"
     rows, misses = [*for_all_layers(stack, rows)], [*for_all_layers(stack, misses)]
@@ -73,9 +71,9 @@ def _from_all_layers(
 ) -> ExplainReport:
     logger.info("every layer of %s is traced: %s", type(model).__name__, why)
     module, inputs, named = copy_to_run(model, args, kwargs)
-    search = ProjectionSearch(module, config)
+    search = SiteSearch(module, config)
     breaks = capture_graphs(module, inputs, named, search)
-    rows = list(_rows(search.projections, config))
+    rows = list(rows_of(search.sites, config))
     return _report(module, config, rows, list(search.near_misses), breaks, search.num_graphs)
 
 
@@ -94,6 +92,7 @@ def _report(
         near_misses=tuple(misses),
         graph_breaks=tuple(breaks),
         num_graphs=num_graphs,
+        role_sizes={role: config.sizes[role] for role in config.roles},
     )
 
 
@@ -105,42 +104,3 @@ def _refuse_options_among(kwargs: Mapping[str, Any], model: Any) -> None:
             f"explain passes keyword arguments to the model, and its forward has no {name!r}. Options go in "
             f"config: explain(model, ..., config={{{name!r}: {kwargs[name]!r}}})."
         )
-
-
-def _rows(projections: Sequence[FoundProjection], config: OProjConfig) -> Iterator[ProjectionRow]:
-    owners: dict[int, str] = {}
-    for found in projections:
-        yield _row(found, config, owners.get(found.storage))
-        owners.setdefault(found.storage, found.site.path)
-
-
-def _row(found: FoundProjection, config: OProjConfig, owner: str | None) -> ProjectionRow:
-    site = found.site
-    token = TokenSizes.of(site, config.reduce_dtype)
-    return ProjectionRow(
-        path=site.path,
-        gemm=site.gemm.form.name,
-        out_features=site.out_features,
-        in_features=site.in_features,
-        dtype=str(site.dtype).removeprefix("torch."),
-        scheme=site.scheme,
-        nbytes=site.nbytes,
-        input_itemsize=token.input_itemsize,
-        partial_itemsize=token.sum_itemsize,
-        product_itemsize=token.product_itemsize,
-        scale_nbytes=token.scale_nbytes,
-        row_scale_nbytes=token.row_scale_nbytes,
-        unit=site.gemm.k.unit,
-        strategy=named_strategy(site, config),
-        grid=config.grid,
-        out_parts=_parts_of_outputs(site),
-        calls=found.calls,
-        shares_weight_with=owner,
-    )
-
-
-def _parts_of_outputs(site: Projection) -> int:
-    try:
-        return site.along(Axis.H).parts
-    except CannotFollow:
-        return 1

@@ -16,6 +16,7 @@ from rich.text import Text
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
 from oproj_pass.passes.diff.labels import fold_paths, format_value
 from oproj_pass.passes.diff.snapshot import NodeSnapshot
+from oproj_pass.passes.sites.options import ROLE_TITLES
 
 if TYPE_CHECKING:
     from oproj_pass.explanation.report import ExplainReport, ProjectionRow
@@ -65,8 +66,11 @@ def format_nbytes(nbytes: int) -> str:
 def _headline(report: "ExplainReport") -> str:
     graphs = f"{report.num_graphs} graph{'' if report.num_graphs == 1 else 's'}"
     breaks = f", {len(report.graph_breaks)} graph break(s)" if report.graph_breaks else ""
+    numbers = Counter(row.role for row in report.projections) or {"oproj": 0}
+    titles = {role: ROLE_TITLES[role].removeprefix("attention ") for role in numbers}
+    sites = ", ".join(f"{number} {titles[role]}(s)" for role, number in numbers.items())
     return (
-        f"{report.model}: {len(report.projections)} output projection(s), "
+        f"{report.model}: {sites}, "
         f"{format_nbytes(report.full_nbytes)} of weights on every rank; {graphs}{breaks}"
     )
 
@@ -99,6 +103,7 @@ def _projections(report: "ExplainReport") -> _Section:
     rows = [
         (
             _times(path, row.calls),
+            *([row.role] if _has_family(report) else []),
             row.gemm,
             _weight(row),
             f"as {row.shares_weight_with}" if row.shares_weight_with else format_nbytes(row.nbytes),
@@ -107,8 +112,14 @@ def _projections(report: "ExplainReport") -> _Section:
         )
         for path, row in _folded(report.projections)
     ]
-    headers = ("output projection", "GEMM", "weight [H, K]", "full", f"saved N={size}", "sent/token")
-    return _Section("Projections", headers, rows, 3)
+    first = ("site", "role") if _has_family(report) else ("output projection",)
+    headers = (*first, "GEMM", "weight [H, K]", "full", f"saved N={size}", "sent/token")
+    return _Section("Sites" if _has_family(report) else "Projections", headers, rows, len(first) + 2)
+
+
+def _has_family(report: "ExplainReport") -> bool:
+    """Whether anything else than output projections is sharded too."""
+    return any(row.role != "oproj" for row in report.projections)
 
 
 def _totals(report: "ExplainReport") -> _Section:
@@ -134,11 +145,14 @@ def _notes(report: "ExplainReport") -> Iterator[str]:
     fitting = ", ".join(map(str, report.fitting_sizes)) or "none"
     by_rows = {row.strategy for row in report.projections} == {"row"}
     what = "divides every K" if by_rows else "fits every projection"
-    yield f"oproj_tensor_parallel_size that {what}: {fitting}."
+    size_of = (
+        "Size that fits every site" if _has_family(report) else f"oproj_tensor_parallel_size that {what}"
+    )
+    yield f"{size_of}: {fitting}."
     for size in report.sizes:
         for row in report.misfits(size)[:1]:
             yield f"N = {size} {_misfit(row)} of {row.path}: compiling with it fails."
-    if report.oproj_tensor_parallel_size in (0, 1):
+    if report.oproj_tensor_parallel_size in (0, 1) and not _has_family(report):
         yield f"oproj_tensor_parallel_size = {report.oproj_tensor_parallel_size} shards nothing."
 
 

@@ -1,10 +1,10 @@
-"""What `explain` found: every attention's projection with its bytes, or why it is left alone.
+"""What `explain` found: every site with its bytes, or why it is left alone.
 
 Holds facts and derives sums from them; how they look is `render`'s.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from oproj_pass.config import AUTO
 from oproj_pass.explanation import render
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes
 from oproj_pass.groups import AUTO_SIZES
-from oproj_pass.passes import NearMiss
+from oproj_pass.passes import STRATEGIES, NearMiss
 from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes, splits
 from oproj_pass.tracing.graphs import GraphBreak
 
@@ -25,16 +25,19 @@ _LARGEST_LISTED_SIZE = 64
 
 @dataclass(frozen=True)
 class ProjectionRow:
-    """One output projection that sharding takes.
+    """One site that sharding takes: an output projection, or a site of another ``role``.
 
     ``nbytes``: the full weight [H, K], H ``out_features`` and K ``in_features``, with the scales that are cut
-    along K. ``input_itemsize`` and ``partial_itemsize``: bytes of one feature that is scattered, and of one
-    partial sum that is reduced; ``product_itemsize``: of one result, if not the same. ``scale_nbytes`` and
-    ``row_scale_nbytes``: bytes of a token's scales, those that are scattered with their features and those
-    that go to every rank. ``unit``: features that may not be parted, for they share a scale or a packed word.
-    ``calls``: times a step runs it. ``shares_weight_with``: the projection whose weight it uses too.
-    ``strategy`` and ``grid``: as configured. ``out_parts``: the most ranks that H can be split over, 1 if it
-    cannot be followed.
+    with it; of an MLP all its weights, H and K being those of its last one, of an embedding the table [V, H].
+    ``input_itemsize`` and ``partial_itemsize``: bytes of one feature that is sent to be multiplied, and of
+    one partial sum that is reduced; ``product_itemsize``: of one result, if not the same. ``scale_nbytes``
+    and ``row_scale_nbytes``: bytes of a token's scales, those that travel with their features and those that
+    go to every rank. ``unit``: features that may not be parted, for they share a scale or a packed word.
+    ``calls``: times a step runs it. ``shares_weight_with``: the site whose weight it uses too. ``strategy``
+    and ``grid``: as configured. ``out_parts``: the most ranks that H can be split over, 1 if it cannot be
+    followed. A token brings ``brought`` features, K unless given, and gets ``made`` of them, H unless given.
+    ``cut``: features along the axis that a role's one strategy cuts, K unless given; ``padded``: whether that
+    is filled up to fit any size.
     """
 
     path: str
@@ -55,14 +58,26 @@ class ProjectionRow:
     strategy: str = "row"
     grid: tuple[int, int] | None = None
     out_parts: int = 1
+    role: str = "oproj"
+    brought: int | None = None
+    made: int | None = None
+    cut: int | None = None
+    padded: bool = False
+
+    @property
+    def cut_features(self) -> int:
+        """Features along the axis that is cut."""
+        return self.in_features if self.cut is None else self.cut
 
     @property
     def parts(self) -> int:
-        """The most ranks that K can be split over; every divisor of it fits too."""
-        return self.in_features // self.unit if self.in_features % self.unit == 0 else 1
+        """The most ranks that the axis can be split over unpadded; every divisor of it fits too."""
+        return self.cut_features // self.unit if self.cut_features % self.unit == 0 else 1
 
     def fits(self, size: int) -> bool:
         """Whether the strategy can split the weight over ``size`` ranks."""
+        if self.role != "oproj":
+            return self.padded or self.parts % size == 0
         return bool(self._splits(size))
 
     def _splits(self, size: int) -> list[tuple[int, int]]:
@@ -76,18 +91,25 @@ class ProjectionRow:
 
     def saved_nbytes(self, size: int) -> int:
         """Bytes freed on each of ``size`` ranks; 0 where the weight counts elsewhere."""
-        return 0 if self.shares_weight_with else saved_nbytes(self.nbytes, size)
+        if self.shares_weight_with:
+            return 0
+        if self.padded:
+            units = -(-self.cut_features // self.unit)
+            return self.nbytes - self.nbytes * -(-units // size) // units
+        return saved_nbytes(self.nbytes, size)
 
     def sent_nbytes(self, size: int) -> int:
         """Bytes that a rank sends for one of its tokens in a step."""
+        if self.role != "oproj":
+            return self.calls * STRATEGIES[self.strategy].sent_nbytes(self.token, size)
         return self.calls * min(sent_nbytes(self.token, a, b) for a, b in self._splits(size))
 
     @property
     def token(self) -> TokenSizes:
         """What a token brings."""
         return TokenSizes(
-            self.in_features,
-            self.out_features,
+            self.in_features if self.brought is None else self.brought,
+            self.out_features if self.made is None else self.made,
             input_itemsize=self.input_itemsize,
             sum_itemsize=self.partial_itemsize,
             product_itemsize=self.product_itemsize or self.partial_itemsize,
@@ -101,6 +123,7 @@ class ExplainReport:
     """What ``oproj_npu`` would do to one model.
 
     ``oproj_tensor_parallel_size``: as configured. ``num_graphs``: graphs that Dynamo made of one call.
+    ``role_sizes``: the sizes of the roles that were looked for, as configured.
     """
 
     model: str
@@ -109,12 +132,14 @@ class ExplainReport:
     near_misses: tuple[NearMiss, ...]
     graph_breaks: tuple[GraphBreak, ...]
     num_graphs: int
+    role_sizes: Mapping[str, int | Literal["auto"]] = field(default_factory=dict)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The N that the report shows: the configured one, else 2, 4 and 8."""
-        size = self.oproj_tensor_parallel_size
-        return (size,) if isinstance(size, int) and size > 1 else tuple(sorted(AUTO_SIZES))
+        """The N that the report shows: those that are configured, else 2, 4 and 8."""
+        configured = {self.oproj_tensor_parallel_size, *self.role_sizes.values()}
+        above_one = [size for size in configured if isinstance(size, int) and size > 1]
+        return tuple(sorted(above_one or AUTO_SIZES))
 
     @property
     def fitting_sizes(self) -> tuple[int, ...]:
@@ -151,6 +176,7 @@ class ExplainReport:
         return {
             "model": self.model,
             "oproj_tensor_parallel_size": self.oproj_tensor_parallel_size,
+            "role_sizes": dict(self.role_sizes),
             "num_graphs": self.num_graphs,
             "fitting_sizes": list(self.fitting_sizes),
             "full_nbytes": self.full_nbytes,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from oproj_pass.config import OProjConfig
 from oproj_pass.loading.checkpoint import Checkpoint, StoredEntry
 from oproj_pass.loading.fit import match, require_unsharded
-from oproj_pass.loading.placements import find_placements
+from oproj_pass.loading.placements import Held, find_placements
 from oproj_pass.loading.places import Place, places_of
 from oproj_pass.tracing.graphs import module_of
 from oproj_pass.weights.memory_report import ShardReport, shard_report
@@ -84,17 +84,15 @@ def load_sharded(
     return report
 
 
-def _load(
-    place: Place, entry: StoredEntry, placements: Mapping[str, Placement], device: torch.device
-) -> Tensor:
+def _load(place: Place, entry: StoredEntry, placements: Mapping[str, Held], device: torch.device) -> Tensor:
     """The tensor, or the released weight that stands for it, on ``device``."""
     name = next((name for name in place.names if name in placements), None)
     if name is None:
         tensor = _copy(entry.read(), place.tensor, device)
         return nn.Parameter(tensor, place.tensor.requires_grad) if place.is_parameter else tensor
-    placement = placements[name]
-    slice_ = _copy(_read_part(entry, placement), place.tensor, device)
-    return adopt(slice_, placement, name, entry.shape, buffer=not place.is_parameter)
+    held = placements[name]
+    slice_ = _copy(_read_part(entry, held.placement), place.tensor, device)
+    return adopt(slice_, held.placement, name, entry.shape, held.role, buffer=not place.is_parameter)
 
 
 def _read_part(entry: StoredEntry, placement: Placement) -> Tensor:

@@ -8,6 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from torch import Tensor, nn
 
+from oproj_pass.passes.sites.options import of_role
 from oproj_pass.weights.released import Released
 from oproj_pass.weights.shard import Shard
 
@@ -17,13 +18,14 @@ class ShardedWeight:
     """One sharded weight on this rank; sizes in bytes.
 
     ``full_nbytes``: the full weight. ``shard_nbytes``: this rank's slice. ``left_nbytes``: what the full
-    weight's own storage still holds.
+    weight's own storage still holds. ``role``: what it is here for, joined by "+" if that is more than one.
     """
 
     path: str
     full_nbytes: int
     shard_nbytes: int
     left_nbytes: int
+    role: str = "oproj"
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,14 @@ class ShardReport:
 
     @property
     def freed_nbytes(self) -> int:
-        """Bytes that went back to the allocator: (1 - 1/N) of the full weights."""
+        """Bytes that went back to the allocator: (1 - 1/N) of the full weights, less any padding."""
         return self.full_nbytes - self.kept_nbytes
+
+    @property
+    def by_role(self) -> dict[str, "ShardReport"]:
+        """The report of each role by itself."""
+        roles = dict.fromkeys(weight.role for weight in self.weights)
+        return {role: ShardReport(tuple(of_role(self.weights, role))) for role in roles}
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-ready values."""
@@ -53,18 +61,21 @@ class ShardReport:
             "full_nbytes": self.full_nbytes,
             "kept_nbytes": self.kept_nbytes,
             "freed_nbytes": self.freed_nbytes,
+            "freed_nbytes_by_role": {role: report.freed_nbytes for role, report in self.by_role.items()},
             "weights": [vars(weight) for weight in self.weights],
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         freed = f"{self.freed_nbytes / 2**20:.2f} MiB freed"
-        table = Table(title=f"{len(self.weights)} sharded output projections, {freed}")
+        table = Table(title=f"{len(self.weights)} sharded weights, {freed}")
         table.add_column("weight")
+        table.add_column("role")
         for header in ("full MiB", "kept MiB"):
             table.add_column(header, justify="right")
         for weight in self.weights:
             kept = weight.shard_nbytes + weight.left_nbytes
-            table.add_row(weight.path, f"{weight.full_nbytes / 2**20:.3f}", f"{kept / 2**20:.3f}")
+            sizes = f"{weight.full_nbytes / 2**20:.3f}", f"{kept / 2**20:.3f}"
+            table.add_row(weight.path, weight.role, *sizes)
         yield table
 
 
@@ -91,4 +102,4 @@ def unwrap(model: nn.Module) -> nn.Module:
 def _measure(name: str, shard: Shard) -> ShardedWeight:
     signature = shard.signature
     full = signature.shape.numel() * signature.dtype.itemsize
-    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes())
+    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes(), shard.role)

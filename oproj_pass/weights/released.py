@@ -84,18 +84,23 @@ class ReleasedBuffer(Released, _Buffer):  # type: ignore[misc]
     """A released buffer."""
 
 
-def release(weights: Sequence[Tensor], path: str, placement: Placement) -> None:
+def release(weights: Sequence[Tensor], path: str, placement: Placement, role: str = "oproj") -> None:
     """Cut this rank's slice of weights that show the same values, empty them, and let the slice stand in."""
     first = weights[0]
-    shard = Shard(
-        path, placement, dense(placement.part_of(first)), Signature.of(first), first.untyped_storage()
-    )
+    slice_, storage = dense(placement.part_of(first)), first.untyped_storage()
+    shard = Shard(path, placement, slice_, Signature.of(first), storage, role)
     for weight in weights:
         _become_released(weight, shard)
 
 
 def adopt(
-    slice_: Tensor, placement: Placement, path: str, shape: Sequence[int], *, buffer: bool = False
+    slice_: Tensor,
+    placement: Placement,
+    path: str,
+    shape: Sequence[int],
+    role: str = "oproj",
+    *,
+    buffer: bool = False,
 ) -> Released:
     """A released parameter, or buffer, whose shard is ``slice_`` itself, which may still be unloaded.
 
@@ -105,7 +110,8 @@ def adopt(
     order = slice_.dim_order()
     full = torch.empty_permuted(shape, order, dtype=slice_.dtype, device=slice_.device)  # never touched
     weight = full if buffer else nn.Parameter(full, requires_grad=False)
-    _become_released(weight, Shard(path, placement, slice_, Signature.of(weight), weight.untyped_storage()))
+    signature, storage = Signature.of(weight), weight.untyped_storage()
+    _become_released(weight, Shard(path, placement, slice_, signature, storage, role))
     return weight  # type: ignore[return-value]
 
 
@@ -160,7 +166,7 @@ def _converted(
     if not isinstance(tensor, Tensor) or tensor.is_meta:
         raise refusal(func, shard)
     is_buffer = not isinstance(weight, nn.Parameter)
-    return adopt(tensor, shard.placement, shard.path, shard.signature.shape, buffer=is_buffer)
+    return adopt(tensor, shard.placement, shard.path, shard.signature.shape, shard.role, buffer=is_buffer)
 
 
 def _released(values: Any) -> Iterator[Released]:

@@ -15,7 +15,7 @@ class Shard:
     """This rank's slice of one weight, and what is known of the full one.
 
     ``signature`` is the full weight's shape, strides, type and device; ``storage`` its own storage, empty
-    unless someone filled it again.
+    unless someone filled it again. ``role``: what it is here for, joined by "+" where that is more than one.
     """
 
     path: str
@@ -23,6 +23,7 @@ class Shard:
     tensor: Tensor
     signature: "Signature"
     storage: torch.UntypedStorage
+    role: str = "oproj"
 
     @property
     def nbytes(self) -> int:

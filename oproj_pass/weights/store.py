@@ -33,11 +33,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Cut:
-    """How a graph wants the weight of a layer cut, and the full weight that it was compiled for."""
+    """How a graph wants the weight of a layer cut, and the full weight that it was compiled for.
+
+    ``role``: see ``Shard``.
+    """
 
     path: str
     placement: Placement
     signature: Signature
+    role: str = "oproj"
 
 
 @dataclass
@@ -124,7 +128,7 @@ class ShardStore:
         reason = self._reason_to_keep(weight, arrived, cut)
         arrived.kept = reason is not None
         if not arrived.kept:
-            release(arrived.owners(), cut.path, cut.placement)
+            release(arrived.owners(), cut.path, cut.placement, cut.role)
             del self._arrived[view]
         return reason
 

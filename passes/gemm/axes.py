@@ -107,12 +107,20 @@ class StoredAxis:
         """The axis cut in ``segments`` equal stretches, each by itself."""
         return replace(self, tensors=tuple(replace(tensor, segments=segments) for tensor in self.tensors))
 
-    def padded(self) -> "StoredAxis":
-        """The axis filled up with zeros at its end, in whole units, until it falls into equal parts."""
-        unit = self.unit
+    def padded(self, unit: int | None = None) -> "StoredAxis":
+        """The axis filled up with zeros at its end until it falls into equal parts.
+
+        In whole units: its own, or those of an axis that it goes with.
+        """
+        unit = unit or self.unit
         return replace(
             self, tensors=tuple(replace(tensor, padded_by=unit // tensor.unit) for tensor in self.tensors)
         )
+
+    def part_length(self, size: int) -> int:
+        """Features of a part, of ``size``, padding among them."""
+        weight = self.tensors[0]
+        return weight.split.part_length(self.extent // weight.unit, size) * weight.unit
 
 
 def shard_of(cut: TensorAxis, full: Tensor, rank: int, size: int) -> Tensor:

@@ -52,9 +52,10 @@ class Split:
         length, first = self._piece_length(extent, size), pieces[0]
         if self.segments == 1 and first.shape[self.dim] == length:
             return first
-        shape = list(first.shape)
+        shape, order = list(first.shape), first.dim_order()
         shape[self.dim] = self.segments * length
-        part = torch.empty_permuted(shape, first.dim_order(), dtype=first.dtype, device=first.device).zero_()
+        stored = first.new_zeros([shape[dim] for dim in order])  # a fake tensor, if that is one
+        part = stored.permute([order.index(dim) for dim in range(len(order))])
         for index, piece in enumerate(pieces):
             part.narrow(self.dim, index * length, piece.shape[self.dim]).copy_(piece)
         return part

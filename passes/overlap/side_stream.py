@@ -134,6 +134,10 @@ def _is_costly(node: Node) -> bool:
 
 
 def _refusal(beside: Beside) -> str | None:
+    if beside.region.role != "oproj":
+        return (
+            f"it is an exchange of the role {beside.region.role!r}, whose result the next layer needs at once"
+        )
     if not beside.work:
         return "no product or attention before the first one that needs its result is independent of it"
     for node in (*beside.region.nodes, *beside.work, *beside.readers):

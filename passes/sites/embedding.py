@@ -26,6 +26,7 @@ class Lookup:
     constants: tuple[Node, ...] = ()
     padding_idx: int | None = None
     role: str = "embedding"
+    scheme: str = "dense"
 
     @property
     def input(self) -> Node:

@@ -38,6 +38,11 @@ class Mlp:
         return self.down.node
 
     @property
+    def scheme(self) -> str:
+        """How the last weight is stored and multiplied."""
+        return self.down.scheme
+
+    @property
     def input(self) -> Node:
         """x, as the first of ``ups`` reads it; the others read the same rows."""
         return self.ups[0].input

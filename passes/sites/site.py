@@ -20,6 +20,10 @@ class Site(Protocol):
         """What its weights are here for: a key of ``ROLES``."""
 
     @property
+    def scheme(self) -> str:
+        """How its weight is stored and multiplied."""
+
+    @property
     def names(self) -> Mapping[Node, str]:
         """The paths in the model of the stored tensors behind placeholders."""
 

@@ -1,8 +1,9 @@
 """Which strategy a site was given, and over which ranks."""
 
 from dataclasses import dataclass
+from typing import Any
 
-from oproj_pass.passes.sites.projection import Projection
+from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.strategy import Strategy
 
@@ -11,6 +12,6 @@ from oproj_pass.passes.strategies.strategy import Strategy
 class Assignment:
     """How one site is shared: by which strategy, over which ranks."""
 
-    site: Projection
-    strategy: Strategy
+    site: Site
+    strategy: Strategy[Any]
     exchange: Exchange

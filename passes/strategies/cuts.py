@@ -39,7 +39,7 @@ def _require_one_way(found: Sequence[tuple[Assignment, StoredAxis, TensorAxis]])
 
 def _require_no_stranger(found: Sequence[tuple[Assignment, StoredAxis, TensorAxis]]) -> None:
     constants = {node for _, cut, _ in found for node in cut.constants}
-    readers = constants | {part.site.gemm.node for part, _, _ in found}
+    readers = constants.union(*(part.site.readers for part, _, _ in found))
     part, cut, tensor = found[0]
     if (reader := stray_reader(tensor.node, readers, constants)) is not None:
         raise ConfigError(

@@ -59,7 +59,7 @@ class Grid:
         y = y if is_bias_cut else gemm.add_bias(graph, y)
         emit_shape(graph, y, gemm, exchange)
         writer.end("finish")
-        return ShardedRegion(site.path, self.name, exchange, cuts, **writer.phases)
+        return ShardedRegion(site.path, self.name, exchange, cuts, role=site.role, **writer.phases)
 
     def sent_nbytes(self, token: TokenSizes, size: int) -> int:
         """K/a * (N-1) features, H * (a-1) partial sums of a b-th of H each, and H/b * (b-1) results."""

@@ -29,17 +29,21 @@ def emit_operands(
     graph: Graph, gemm: Gemm, exchange: Exchange, cut: tuple[Axis, ...], path: str
 ) -> tuple[Rows, list[Node]]:
     """All ranks' rows of the GEMM's input, my features of them, and their scales; ``cut``: its cut axes."""
-    rows = _emit_features(graph, gemm.input, exchange, cut, path)
-    scales = [
-        _emit_scale_of_rows(graph, scale, gemm.input, exchange, path)
-        if scale.features is None
-        else _emit_features(graph, scale.node, exchange, cut, path).node
-        for scale in gemm.row_scales
-    ]
-    return rows, scales
+    rows = emit_features(graph, gemm.input, exchange, cut, path)
+    return rows, [emit_scale(graph, scale, gemm.input, exchange, cut, path) for scale in gemm.row_scales]
 
 
-def _emit_features(graph: Graph, x: Node, exchange: Exchange, cut: tuple[Axis, ...], path: str) -> Rows:
+def emit_scale(
+    graph: Graph, scale: RowScale, x: Node, exchange: Exchange, cut: tuple[Axis, ...], path: str
+) -> Node:
+    """The scales of all ranks' rows of ``x``, as far as they are of my features."""
+    if scale.features is None:
+        return _emit_scale_of_rows(graph, scale, x, exchange, path)
+    return emit_features(graph, scale.node, exchange, cut, path).node
+
+
+def emit_features(graph: Graph, x: Node, exchange: Exchange, cut: tuple[Axis, ...], path: str) -> Rows:
+    """All ranks' rows of ``x``, my features of them."""
     rows, along_k, along_h = (
         emit_ready(graph, x, exchange, path),
         exchange.over(Axis.K),

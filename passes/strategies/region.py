@@ -36,6 +36,7 @@ class ShardedRegion:
     partial: tuple[Node, ...] = ()
     reduce: tuple[Node, ...] = ()
     finish: tuple[Node, ...] = ()
+    role: str = "oproj"
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -38,7 +38,7 @@ class Row:
         y = emit_bias(graph, y, gemm, exchange)
         emit_shape(graph, y, gemm, exchange)
         writer.end("finish")
-        return ShardedRegion(site.path, self.name, exchange, self.cuts(site), **writer.phases)
+        return ShardedRegion(site.path, self.name, exchange, self.cuts(site), role=site.role, **writer.phases)
 
     def sent_nbytes(self, token: TokenSizes, size: int) -> int:
         """K * (N-1)/N features and H * (N-1) partial sums, whichever way those are added."""

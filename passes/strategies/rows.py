@@ -112,6 +112,14 @@ def emit_parts(graph: Graph, part: Rows, peers: Peers) -> Node:
     return graph.call_function(aten.reshape.default, (received, [peers.size, -1, part.features]))
 
 
+def emit_unpadded(graph: Graph, rows: Rows, features: int) -> Node:
+    """The first ``features`` of each row, without what their axis was filled up with."""
+    if rows.features == features:
+        return rows.node
+    first = graph.call_function(aten.slice.Tensor, (rows.node, 1, 0, features))
+    return graph.call_function(aten.clone.default, (first,), {"memory_format": torch.contiguous_format})
+
+
 def _emit_all_to_all(graph: Graph, rows: Rows, peers: Peers) -> Node:
     """The wire format is flat, since one Ascend kernel reads element counts as row counts."""
     flat = graph.call_function(aten.reshape.default, (rows.node, [-1]))

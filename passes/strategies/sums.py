@@ -4,6 +4,8 @@ Partial sums are added by a reduce_scatter, in the order and the type of its lib
 and added on the rank that needs the sum: as many bytes, one round, in rank order, half precision in float32.
 """
 
+from typing import Protocol
+
 import torch
 from torch.fx import Graph, Node
 
@@ -19,14 +21,19 @@ def emit_sum(graph: Graph, partial: Rows, gemm: Gemm, exchange: Exchange, peers:
     """Sum the peers' partial products and keep my rows: [n*T, H] -> [T, H], in the type they travel in."""
     if (wide := _reduce_dtype(gemm, exchange)) is not None:
         partial = partial.at(graph.call_function(aten.to.dtype, (partial.node, wide)))
-    travels_in = wide or value_of(gemm.node).dtype
-    if exchange.reduce == "exchange":
-        node = _emit_sum_of_parts(graph, emit_parts(graph, partial, peers), peers.size, travels_in)
-    else:
-        node = graph.call_function(
-            functional.reduce_scatter_tensor.default, (partial.node, "sum", peers.size, peers.group_name)
-        )
-        node = graph.call_function(functional.wait_tensor.default, (node,))
+    if exchange.reduce == "scatter":
+        return emit_reduce_scatter(graph, partial, peers)
+    parts = emit_parts(graph, partial, peers)
+    node = _emit_sum_of_parts(graph, parts, peers.size, wide or value_of(gemm.node).dtype)
+    return Rows(node, partial.count and partial.count // peers.size, partial.features)
+
+
+def emit_reduce_scatter(graph: Graph, partial: Rows, peers: Peers) -> Rows:
+    """Sum the peers' rows in one collective, and keep my own: [n*T, H] -> [T, H]."""
+    node = graph.call_function(
+        functional.reduce_scatter_tensor.default, (partial.node, "sum", peers.size, peers.group_name)
+    )
+    node = graph.call_function(functional.wait_tensor.default, (node,))
     return Rows(node, partial.count and partial.count // peers.size, partial.features)
 
 
@@ -54,19 +61,31 @@ def emit_product_type(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> 
     return graph.call_function(aten.to.dtype, (y, value_of(gemm.node).dtype))
 
 
-def emit_trim(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+class Product(Protocol):
+    """A GEMM or a site: ``node`` [.., H] is made of ``input`` [.., K]."""
+
+    @property
+    def node(self) -> Node:
+        """The result."""
+
+    @property
+    def input(self) -> Node:
+        """What has its rows."""
+
+
+def emit_trim(graph: Graph, y: Node, gemm: Product, exchange: Exchange) -> Node:
     """The rows of ``y`` that stand for those of the step, without the ones that filled a capacity up."""
     if exchange.capacity is None:
         return y
     return graph.call_function(torch.ops.oproj_pass.trim_rows.default, (y, gemm.input))
 
 
-def emit_shape(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
+def emit_shape(graph: Graph, y: Node, gemm: Product, exchange: Exchange) -> Node:
     """``y`` [T, H] in the shape [.., H] of the product; trimmed rows have it."""
     x = value_of(gemm.input)
     if x.dim() == 2 or exchange.capacity is not None:
         return y
-    leading = [_size(graph, gemm.input, dim) for dim in range(x.dim() - 1)]
+    leading = [emit_size(graph, gemm.input, dim) for dim in range(x.dim() - 1)]
     return graph.call_function(aten.reshape.default, (y, [*leading, value_of(gemm.node).shape[-1]]))
 
 
@@ -75,6 +94,7 @@ def _reduce_dtype(gemm: Gemm, exchange: Exchange) -> torch.dtype | None:
     return exchange.reduce_dtype if value_of(gemm.node).is_floating_point() else None
 
 
-def _size(graph: Graph, x: Node, dim: int) -> Node | int:
+def emit_size(graph: Graph, x: Node, dim: int) -> Node | int:
+    """A size of ``x``: a number, or the node of a symbolic one."""
     size = value_of(x).shape[dim]
     return size if isinstance(size, int) else graph.call_function(aten.sym_size.int, (x, dim))

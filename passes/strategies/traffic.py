@@ -59,6 +59,12 @@ def _nbytes_a_row(scale: RowScale) -> int:
     return int(value.dtype.itemsize * (value.shape[-1] if scale.features else 1))
 
 
+def whole_rows_nbytes(token: TokenSizes, size: int) -> int:
+    """The bytes where a site's input goes to every rank whole, and its result is a sum over all of them."""
+    features = token.in_features * token.input_itemsize + token.scale_nbytes + token.row_scale_nbytes
+    return (size - 1) * (features + token.out_features * token.sum_itemsize)
+
+
 def splits(size: int) -> list[tuple[int, int]]:
     """Every split of ``size`` ranks in two dimensions of more than one, few parts of H first."""
     return [(size // b, b) for b in range(2, size) if size % b == 0]

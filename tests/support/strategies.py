@@ -6,7 +6,20 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from oproj_pass.passes import Axis, Exchange, ShardOProj, ShardPlan, ShardRecord, run_passes, shard_of
+from oproj_pass.passes import (
+    ROLES,
+    STRATEGIES,
+    Assignment,
+    Axis,
+    Exchange,
+    Globs,
+    ShardOProj,
+    ShardPlan,
+    ShardRecord,
+    find_roles,
+    run_passes,
+    shard_of,
+)
 from oproj_pass.passes.graph.ops import registered
 from oproj_pass.passes.strategies.exchange import Peers
 from tests.support import quantised
@@ -34,11 +47,21 @@ class Outcome:
 
 
 def sharded(
-    module: nn.Module, xs, strategy, *, mesh=None, edit=None, slice_of=shard_of, dynamic=False, **exchange
+    module: nn.Module,
+    xs,
+    strategy=None,
+    *,
+    roles=(),
+    mesh=None,
+    edit=None,
+    slice_of=shard_of,
+    dynamic=False,
+    **exchange,
 ) -> Outcome:
     """One step of ``module``, rank r with the activations ``xs[r]``; ``edit`` sabotages the graph.
 
-    ``mesh``: (a, b), over which a grid cuts K and H.
+    Every projection by one ``strategy``, or every site of the ``roles`` by the role's own. ``mesh``: (a, b),
+    over which a grid cuts K and H.
     """
     size, rows = len(xs), torch.export.Dim("rows", min=2, max=64)
     program = torch.export.export(module, (xs[0],), dynamic_shapes=({0: rows},) if dynamic else None)
@@ -51,6 +74,8 @@ def sharded(
         def policy(sites, near_misses):
             return ShardPlan.for_all(sites, near_misses, over, strategy)
 
+        if roles:
+            policy = family_plan(gm, roles, names, over)
         sharding = ShardOProj(policy, parameters=names, attention_ops=registered(quantised.ATTENTION))
         (record,) = run_passes(gm, (), [sharding])
         for check in gm.graph.find_nodes(
@@ -65,6 +90,14 @@ def sharded(
     with torch.no_grad():
         expected = [module(x) for x in xs]
     return Outcome(outputs, expected, record)
+
+
+def family_plan(gm, roles, parameters, exchange):
+    """Every site of the roles by the first strategy of its role; all roles have to be there."""
+    sites, misses = find_roles(gm, dict.fromkeys(roles, Globs()), parameters=parameters)
+    assert {site.role for site in sites} == {*roles}, misses
+    strategies = {role: STRATEGIES[ROLES[role].strategies[0]] for role in roles}
+    return ShardPlan(sites, misses, [Assignment(site, strategies[site.role], exchange) for site in sites])
 
 
 def mesh_of(a, b):

@@ -1,0 +1,92 @@
+"""What each site that was found is in the report: its shapes and bytes, and how it is shared."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from oproj_pass.backend.strategy import named_strategy
+from oproj_pass.config import OProjConfig
+from oproj_pass.explanation.report import ProjectionRow
+from oproj_pass.passes import STRATEGIES, Axis, Mlp, Projection, Site
+from oproj_pass.passes.gemm.following_step import CannotFollow
+from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.tracing.sites import FoundSite
+
+
+def rows_of(sites: Sequence[FoundSite], config: OProjConfig) -> Iterator[ProjectionRow]:
+    """One row a site; a weight counts where it is found first."""
+    owners: dict[int, str] = {}
+    for found in sites:
+        yield replace(
+            _row(found.site, config), calls=found.calls, shares_weight_with=owners.get(found.storage)
+        )
+        owners.setdefault(found.storage, found.site.path)
+
+
+def _row(site: Site, config: OProjConfig) -> ProjectionRow:
+    fields = _product(site, config) if isinstance(site, Projection) else _of_other_role(site, config)
+    return ProjectionRow(
+        path=site.path,
+        dtype=str(value_of(site.stored[0].node).dtype).removeprefix("torch."),
+        scheme=site.scheme,
+        nbytes=site.nbytes,
+        role=site.role,
+        strategy=named_strategy(site, config),
+        **(_cut(site, config) if site.role != "oproj" else {}),
+        **fields,
+    )
+
+
+def _product(site: Projection, config: OProjConfig) -> dict[str, Any]:
+    token = TokenSizes.of(site, config.reduce_dtype)
+    limits = {"unit": site.gemm.k.unit, "grid": config.grid, "out_parts": _parts_of_outputs(site)}
+    return {
+        "gemm": site.gemm.form.name,
+        "out_features": site.out_features,
+        "in_features": site.in_features,
+        "input_itemsize": token.input_itemsize,
+        "partial_itemsize": token.sum_itemsize,
+        "product_itemsize": token.product_itemsize,
+        "scale_nbytes": token.scale_nbytes,
+        "row_scale_nbytes": token.row_scale_nbytes,
+        **(limits if site.role == "oproj" else {}),
+    }
+
+
+def _of_other_role(site: Site, config: OProjConfig) -> dict[str, Any]:
+    """An MLP by its last GEMM and the input of its first ones; an embedding, of which a token takes a row."""
+    if isinstance(site, Mlp):
+        up, down = Projection(site.path, site.ups[0], {}), Projection(site.path, site.down, {})
+        scales = TokenSizes.of(up, config.reduce_dtype)
+        return _product(replace(down, role=site.role), config) | {
+            "input_itemsize": scales.input_itemsize,
+            "scale_nbytes": scales.scale_nbytes,
+            "row_scale_nbytes": scales.row_scale_nbytes,
+            "brought": scales.in_features,
+        }
+    vocabulary, features = value_of(site.stored[0].node).shape
+    return {
+        "gemm": "embedding",
+        "out_features": vocabulary,
+        "in_features": features,
+        "input_itemsize": value_of(site.input).dtype.itemsize,
+        "partial_itemsize": value_of(site.node).dtype.itemsize,
+        "brought": 1,
+        "made": features,
+    }
+
+
+def _cut(site: Site, config: OProjConfig) -> dict[str, Any]:
+    """The axis that a role's one strategy cuts."""
+    first, *others = STRATEGIES[named_strategy(site, config)].cuts(site)
+    unit = math.lcm(first.unit, *(cut.unit for cut in others))
+    return {"cut": first.extent // first.segments, "padded": first.is_padded, "unit": unit}
+
+
+def _parts_of_outputs(site: Projection) -> int:
+    try:
+        return site.along(Axis.H).parts
+    except CannotFollow:
+        return 1
