@@ -88,7 +88,8 @@ def _met_before_each_call(
     groups = ShardGroups({group.size: group}, group)
 
     def rows(arguments: Sequence[Any]) -> Mapping[str, int]:
-        return {path: arguments[place].shape[-1]}
+        ids = arguments[place]
+        return {path: ids.shape[-1], f"all sequences of {path}": ids.numel()}
 
     calls = CallAgreement(groups, path, rows, text.digest, config.timeout)
 

@@ -151,14 +151,15 @@ def joined(call: Call) -> Followed:
     is_by_name = not call.node.args
     tensors: Any = call.node.kwargs["tensors"] if is_by_name else call.node.args[0]
     stacks = ops.operation(call.node) in _STACK
+    filled = [node for node in tensors if shape_of(node) != (0,)]  # torch skips them: an empty cache is one
     dim = argument(call.node, 1, "dim", 0) % len(call.shape)
-    rows = aligned_rows(call, list(tensors), len(shape_of(tensors[0]) or ()))
+    rows = aligned_rows(call, filled, len(call.shape) - stacks)
     if dim == rows.dim and not stacks:
         start: Place = ("kwargs", "tensors") if is_by_name else ("args", 0)
         return Followed(
             None, gathers=tuple((*start, place) for place, node in enumerate(tensors) if call.rows(node))
         )
-    whole = [node for node in tensors if call.rows(node) is None]
+    whole = [node for node in filled if call.rows(node) is None]
     splits = tuple(split_of(call, node, rows.dim, rows) for node in whole)
     return Followed(Rows(rows.dim + (stacks and dim <= rows.dim), rows.outer), splits)
 

@@ -112,9 +112,10 @@ class Splitting:
         return gm.forward
 
 
-def exported(options, *inputs, edit=None):
+def exported(options, *inputs, edit=None, decompose=False):
     """The model's exported graph, split over the world; ``edit(gm, rank)`` changes what was written."""
     program = torch.export.export(prefill(**options), inputs)
+    program = program.run_decompositions() if decompose else program
     gm = program.graph_module
     (record,) = run_passes(gm, (), [ContextParallel(world_group())])
     assert not record.near_misses, record.near_misses

@@ -41,21 +41,31 @@ def test_serves_lengths_from_1_to_17(two_ranks):
         assert len(misses) == 3
 
 
-def exported_difference(options, length, batch=1, edit=None):
+def exported_difference(options, length, batch=1, **how):
     """The largest difference of an exported graph with static sizes."""
     ids, starts = tokens(length, batch), torch.arange(batch)
     whole = prefill(**options)(ids, starts)
-    return differences(exported(options, ids, starts, edit=edit)(ids, starts), whole)
+    return differences(exported(options, ids, starts, **how)(ids, starts), whole)
 
 
-def all_kinds(length, batch=1, kinds=KINDS):
-    return {kind: exported_difference(KINDS[kind], length, batch) for kind in kinds}
+def all_kinds(length, batch=1, kinds=KINDS, **how):
+    return {kind: exported_difference(KINDS[kind], length, batch, **how) for kind in kinds}
 
 
 @pytest.mark.parametrize(("length", "batch"), [(7, 1), (4, 2)])
 def test_computes_what_one_rank_does_for_every_attention(two_ranks, length, batch):
     """Four rows are as many as heads: rows are followed by their dimension."""
     for found in two_ranks.run(all_kinds, length, batch):
+        assert max(found.values()) < 1e-5, found
+
+
+def decomposed():
+    return all_kinds(7, kinds=["causal", "sinks"], decompose=True)
+
+
+def test_computes_what_one_rank_does_on_a_decomposed_graph(two_ranks):
+    """Products of merged rows, and an attention operator that takes what is added to its scores."""
+    for found in two_ranks.run(decomposed):
         assert max(found.values()) < 1e-5, found
 
 

@@ -165,6 +165,17 @@ def test_keeps_row_counts_symbolic():
     assert isinstance(value_of(record.restored).shape[1], torch.SymInt)
 
 
+def test_gathers_keys_that_are_joined_to_an_empty_cache():
+    """As transformers writes the first step over a dynamic cache."""
+
+    def attend(x):
+        keys = torch.cat((torch.tensor([]), x), dim=-2)
+        return F.scaled_dot_product_attention(x, keys, keys, is_causal=True)
+
+    _, record = split(Layer(attend=attend), torch.zeros(1, 6, dtype=torch.int64))
+    assert len(record.gathered) == 1
+
+
 def test_reads_the_number_of_rows_of_the_whole_sequence_from_local_values():
     class Scaled(Layer):
         def forward(self, ids):
