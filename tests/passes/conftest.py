@@ -26,6 +26,12 @@ class Found:
     def misses(self) -> list[NearMiss]:
         return list(chain.from_iterable(misses for _, misses in self.graphs))
 
+    def of_role(self, role: str) -> "Found":
+        def of(items):
+            return [item for item in items if item.role == role]
+
+        return Found([(of(sites), of(misses)) for sites, misses in self.graphs])
+
     @property
     def paths(self) -> list[str]:
         return [site.path for site in self.sites]

@@ -1,4 +1,4 @@
-"""Every family of transformers with attention of its own kind: exactly its output projections are sites."""
+"""Every family of transformers with attention of its own kind: each of its weights has its role."""
 
 from dataclasses import dataclass, field
 
@@ -197,9 +197,48 @@ FAMILIES = [
 ]
 
 
+# Modules whose matrices are no MLP's, by their classes: attention, routers, stacks of experts, heads.
+NO_MLP = ("Attention", "Router", "Experts", "Embedding", "PredictionHead", "LMHead")
+NORM_INSIDE = ("BitNetConfig",)  # between its activation and its last GEMM
+
+
+def mlp_weights(model):
+    """The matrices of a model that are left when those of all other modules are taken away."""
+    others = {model.get_output_embeddings()}
+    for module in model.modules():
+        if any(name in type(module).__name__ for name in NO_MLP) and module is not model:
+            others.update(module.modules())
+    taken = {id(weight) for module in others for weight in module.parameters(recurse=False)}
+    weights = {name: weight for name, weight in model.named_parameters() if weight.dim() == 2}
+    return {name for name, weight in weights.items() if id(weight) not in taken}
+
+
+def first_names(model):
+    return {id(weight): name for name, weight in reversed([*model.named_parameters()])}
+
+
+def matrices_of(sites, model):
+    """By their first names in the model: a graph behind a graph break names them from its own frame."""
+    paths = {on.path for site in sites for on in site.stored if on.path.endswith("weight")}
+    weights, names = dict(model.named_parameters(remove_duplicate=False)), first_names(model)
+    return {names[id(weights[next(name for name in weights if name.endswith(path))])] for path in paths}
+
+
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.config.removesuffix("Config"))
-def test_takes_exactly_the_output_projections(family, search):
-    found = search(family.model(), input_ids=torch.arange(6).view(2, 3), use_cache=False, **family.inputs)
+def test_takes_exactly_the_weights_of_each_role(family, search_roles):
+    model = family.model()
+    ids = torch.arange(6).view(2, 3)
+    found = search_roles(model, input_ids=ids, use_cache=False, **family.inputs)
+    check_output_projections(family, found.of_role("oproj"))
+    check_mlps(family, model, found.of_role("mlp"))
+    table, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    assert matrices_of(found.of_role("embedding").sites, model) == {first_names(model)[id(table)]}
+    assert matrices_of(found.of_role("lmhead").sites, model) == {first_names(model)[id(head)]}
+    assert found.of_role("lmhead").missed == {}
+    assert all("as a table of positions is" in miss for miss in found.of_role("embedding").missed.values())
+
+
+def check_output_projections(family, found):
     assert found.paths == family.expected()
     assert found.missed == {}
     for site in found.sites:
@@ -207,3 +246,16 @@ def test_takes_exactly_the_output_projections(family, search):
         assert (site.gemm.form.name, site.gemm.weight.dim) == (family.form, family.contraction_dim)
         assert (site.gemm.bias is not None) == family.bias
         assert site.weight_path == f"{site.path}.weight"
+
+
+def check_mlps(family, model, found):
+    expected = {name for name in mlp_weights(model) if "model.encoder." not in name}  # Whisper's does not run
+    if family.config in NORM_INSIDE:
+        assert found.sites == []
+        assert all("mixes intermediate features" in reason for reason in found.missed.values())
+    else:
+        assert matrices_of(found.sites, model) == expected
+        assert all("routed experts" in reason for reason in found.missed.values())
+    stacks = [weight for weight in model.parameters() if weight.dim() == 3]
+    left = [miss for miss in found.misses if "routed experts" in miss.reason]
+    assert sum(miss.nbytes for miss in left) == sum(weight.nbytes for weight in stacks)
