@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from oproj_pass.advisor.figures import Basis, Range
 from oproj_pass.advisor.interpolate import interpolate
-from oproj_pass.advisor.profile import GemmTable, Profile
+from oproj_pass.advisor.profile import ANY_FRAMEWORK, GemmTable, Profile
 
 __all__ = ["Product", "product_us"]
 
@@ -39,9 +39,9 @@ class Product:
 
 def product_us(profile: Profile, product: Product, framework: str) -> tuple[Range, Basis]:
     """Microseconds of a GEMM, and whether a measured table or the roofline says so."""
-    table = next(
-        (table for table in profile.gemms if (table.framework, table.kind) == (framework, product.kind)), None
-    )
+    wanted = (framework, ANY_FRAMEWORK)
+    fitting = [table for table in profile.gemms if table.kind == product.kind and table.framework in wanted]
+    table = next(iter(fitting), None)
     if table is not None:
         return Range.within(_from_table(table, product), table.error), Basis.MEASURED
     return _roofline(profile, product), Basis.PREDICTED

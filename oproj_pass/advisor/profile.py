@@ -16,9 +16,20 @@ from oproj_pass.advisor.figures import Basis, Figure, Source
 from oproj_pass.errors import ConfigError
 from oproj_pass.suggestion import suggestion
 
-__all__ = ["Collective", "CollectiveTable", "GemmTable", "Link", "Profile", "load_profile", "profile_names"]
+__all__ = [
+    "ANY_FRAMEWORK",
+    "Collective",
+    "CollectiveTable",
+    "GemmTable",
+    "Link",
+    "Profile",
+    "load_profile",
+    "profile_names",
+]
 
 Collective = Literal["all_to_all", "reduce_scatter", "all_gather"]
+ANY_FRAMEWORK = "torch"
+"""Whose tables apply to every framework: times of plain torch, as `calibrate` takes them."""
 
 
 class _Part(BaseModel):

@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from oproj_pass import __version__
-from oproj_pass.cli import advise, check, demo, diff, doctor, explain, flight, plan
+from oproj_pass.cli import advise, calibrate, check, demo, diff, doctor, explain, flight, plan
 from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Status
 from oproj_pass.errors import OProjError
@@ -28,6 +28,7 @@ app.command("plan", cls=plan.PlanCommand, epilog=plan.EXAMPLE)(plan.run)
 app.command("check", cls=OneValueCommand, epilog=check.EXAMPLE)(check.run)
 app.command("explain", cls=OneValueCommand, epilog=explain.EXAMPLE)(explain.run)
 app.command("advise", cls=OneValueCommand, epilog=advise.EXAMPLE)(advise.run)
+app.command("calibrate", cls=OneValueCommand, epilog=calibrate.EXAMPLE)(calibrate.run)
 app.command("diff", cls=OneValueCommand, epilog=diff.EXAMPLE)(diff.run)
 app.command("doctor", cls=OneValueCommand, epilog=doctor.EXAMPLE)(doctor.run)
 app.command("flight", cls=OneValueCommand, epilog=flight.EXAMPLE)(flight.run)

@@ -37,6 +37,7 @@ def test_help_shows_an_example_and_the_exit_status(oproj, command):
         ["explain", "nowhere"],
         ["explain", "."],
         ["advise", ".", "--machine", "nowhere"],
+        ["calibrate", "mine.json"],
         ["diff", "nowhere", "nowhere"],
         ["demo", "--model", "nowhere"],
         ["demo", "--max-tokens", "0"],

@@ -25,7 +25,7 @@ def test_every_command_prints_what_the_page_says(oproj, page, commands, tmp_path
         assert [line.rstrip() for line in printed.splitlines()] == output.splitlines()
 
 
-COMMANDS = ["plan", "check", "explain", "advise", "diff", "doctor", "flight", "demo"]
+COMMANDS = ["plan", "check", "explain", "advise", "calibrate", "diff", "doctor", "flight", "demo"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

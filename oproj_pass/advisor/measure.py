@@ -1,0 +1,83 @@
+"""Times collectives and products on the devices of this process group.
+
+Every rank calls each function in the same order. A time is the median of several calls between two waits for
+the device, so it holds the host's part too: what an eager step pays, and more than a replayed graph does.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from oproj_pass.advisor.profile import Collective
+
+__all__ = ["Clock", "collective_calls", "group_sizes", "product_call"]
+
+_WARM_UP, _FEWEST, _MOST = 2, 5, 40
+_SECONDS = 0.15  # spent on one measurement, whatever it takes
+
+
+class Clock:
+    """Measures calls on ``device``."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        module = getattr(torch, device.type, None)
+        self._wait: Callable[[], Any] = getattr(module, "synchronize", lambda: None)
+
+    def us(self, call: Callable[[], Any], group: dist.ProcessGroup | None = None) -> float:
+        """Median microseconds of ``call``; with ``group``, its ranks start together and count alike."""
+        for _ in range(_WARM_UP):
+            call()
+        first = self._once(call, group)
+        repeats = min(max(int(_SECONDS * 1e6 / max(first, 1.0)), _FEWEST), _MOST)
+        if group is not None:
+            repeats = _agreed(repeats, group)
+        return median(self._once(call, group) for _ in range(repeats))
+
+    def _once(self, call: Callable[[], Any], group: dist.ProcessGroup | None) -> float:
+        if group is not None:
+            dist.barrier(group)
+        self._wait()
+        start = time.perf_counter()
+        call()
+        self._wait()
+        return (time.perf_counter() - start) * 1e6
+
+
+def group_sizes(world: int) -> list[int]:
+    """The N to measure: 2, 4, 8, ... up to the world."""
+    return [2**power for power in range(1, world.bit_length()) if 2**power <= world]
+
+
+def collective_calls(
+    size: int, nbytes: int, device: torch.device, group: dist.ProcessGroup
+) -> Iterator[tuple[Collective, Callable[[], Any]]]:
+    """Each collective over ``size`` ranks with a buffer of ``nbytes``, as 16-bit numbers."""
+    count = max(nbytes // 2 // size, 1)
+    whole, part = (
+        torch.ones(length, dtype=torch.bfloat16, device=device) for length in (count * size, count)
+    )
+    received = torch.empty_like(whole)
+    yield "all_to_all", lambda: dist.all_to_all_single(received, whole, group=group)
+    yield "reduce_scatter", lambda: dist.reduce_scatter_tensor(part, whole, group=group)
+    yield "all_gather", lambda: dist.all_gather_into_tensor(received, part, group=group)
+
+
+def product_call(m: int, n: int, k: int, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
+    """``[m, k] @ [k, n]`` with a weight that no cache holds: each call takes another of several."""
+    x = torch.ones(m, k, dtype=dtype, device=device)
+    copies = max(min(2**28 // (n * k * dtype.itemsize), 8), 1)
+    weights: Sequence[Tensor] = [torch.ones(n, k, dtype=dtype, device=device) for _ in range(copies)]
+    turn = iter(range(10**9))
+    return lambda: torch.nn.functional.linear(x, weights[next(turn) % copies])
+
+
+def _agreed(repeats: int, group: dist.ProcessGroup) -> int:
+    found: list[Any] = [None] * group.size()
+    dist.all_gather_object(found, repeats, group=group)
+    return min(found)
