@@ -50,12 +50,14 @@ class Bought:
 class Option:
     """One N and one strategy.
 
-    ``steps``: the change of a step by its tokens. ``turns_at``: tokens from which a step is slower than
-    without sharding, after it was faster; None if that does not happen.
+    ``backend_options``: what asks the backend for it. ``steps``: the change of a step by its tokens.
+    ``turns_at``: tokens from which a step is slower than without sharding, after it was faster;
+    None if that does not happen.
     """
 
     size: int
     strategy: str
+    backend_options: Mapping[str, Any]
     memory: Memory
     steps: Mapping[int, Step]
     turns_at: int | None
@@ -131,6 +133,7 @@ class Advice:
             "recommendation": {
                 "oproj_tensor_parallel_size": chosen.size if chosen else 0,
                 "strategy": chosen.strategy if chosen else None,
+                "options": dict(chosen.backend_options) if chosen else {"oproj_tensor_parallel_size": 0},
                 "reason": self.recommendation.reason,
                 "strategy_by_size": {str(n): name for n, name in self.recommendation.by_size.items()},
             },

@@ -16,7 +16,6 @@ from oproj_pass.advisor.step_time import Step, step_difference
 from oproj_pass.advisor.workload import EXCHANGES, Shape, Strategy
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.report import ExplainReport
-from oproj_pass.passes.sites.roles import ROLES
 
 __all__ = ["advise", "fastest"]
 
@@ -84,6 +83,7 @@ def _options(profile: Profile, sites: Sequence[Site], setting: Setting, size: in
         yield Option(
             size=size,
             strategy=strategy.name,
+            backend_options={"oproj_tensor_parallel_size": size, **strategy.options},
             memory=memory_of(
                 sites, strategy, size=size, tokens=setting.captured[-1],
                 communicator_nbytes=int(profile.communicator_nbytes.value),
@@ -95,13 +95,21 @@ def _options(profile: Profile, sites: Sequence[Site], setting: Setting, size: in
 
 
 def _available(shapes: Sequence[Shape], size: int) -> list[Strategy]:
-    """The strategies that the role may take and that can cut every shape."""
-    return [
-        strategy
-        for strategy in EXCHANGES["oproj"]
-        if strategy.written_by in ROLES["oproj"].strategies
-        and all(strategy.needs(shape, size) for shape in shapes)
+    """The strategies that can cut every shape.
+
+    Of the ways to lay out a grid it is the one that sends the fewest bytes, which the backend takes.
+    """
+    fitting = [
+        strategy for strategy in EXCHANGES["oproj"] if all(strategy.needs(shape, size) for shape in shapes)
     ]
+    by_options: dict[tuple[tuple[str, str], ...], Strategy] = {}
+    for strategy in sorted(fitting, key=lambda strategy: _sent_nbytes(shapes, strategy, size)):
+        by_options.setdefault(tuple(strategy.options.items()), strategy)
+    return [strategy for strategy in fitting if strategy in by_options.values()]
+
+
+def _sent_nbytes(shapes: Iterable[Shape], strategy: Strategy, size: int) -> int:
+    return sum(strategy.work(shape, 1, size).sent_nbytes * shape.count for shape in shapes)
 
 
 def _step(

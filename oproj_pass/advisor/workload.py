@@ -51,12 +51,13 @@ class Work:
 class Strategy:
     """A strategy of one role: how it is called, and the work of a site over N ranks and T tokens a rank.
 
-    ``needs``: whether a shape can be cut over N ranks. ``written_by``: its name among a role's strategies.
+    ``needs``: whether a shape can be cut over N ranks. ``options``: those of the backend that
+    ask for it, besides the size.
     """
 
     name: str
     role: str
-    written_by: str
+    options: Mapping[str, str]
     work: Callable[[Shape, int, int], Work]
     needs: Callable[[Shape, int], bool]
 
@@ -180,14 +181,16 @@ def _divides_grid(rows: int) -> Callable[[Shape, int], bool]:
 
 
 _TABLE = (
-    Strategy("row", "oproj", "row", _row, _divides_k),
-    Strategy("row, reduce=exchange", "oproj", "row", _row_all_to_all, _divides_k),
-    Strategy("column", "oproj", "column", _column, _divides_h),
-    Strategy("grid 2", "oproj", "grid", _grid(2), _divides_grid(2)),
-    Strategy("grid 4", "oproj", "grid", _grid(4), _divides_grid(4)),
-    Strategy("column", "lmhead", "column", _column, _always),
-    Strategy("column_row", "mlp", "column_row", _column_row, _divides_k),
-    Strategy("vocabulary", "embedding", "vocabulary", _vocabulary, _always),
+    Strategy("row", "oproj", {"strategy": "row"}, _row, _divides_k),
+    Strategy(
+        "row, exchange", "oproj", {"strategy": "row", "reduce": "exchange"}, _row_all_to_all, _divides_k
+    ),
+    Strategy("column", "oproj", {"strategy": "column"}, _column, _divides_h),
+    Strategy("grid, K over 2", "oproj", {"strategy": "grid"}, _grid(2), _divides_grid(2)),
+    Strategy("grid, K over 4", "oproj", {"strategy": "grid"}, _grid(4), _divides_grid(4)),
+    Strategy("column", "lmhead", {}, _column, _always),
+    Strategy("column_row", "mlp", {}, _column_row, _divides_k),
+    Strategy("vocabulary", "embedding", {}, _vocabulary, _always),
 )
 
 EXCHANGES: Mapping[str, tuple[Strategy, ...]] = {

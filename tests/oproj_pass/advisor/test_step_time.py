@@ -74,7 +74,8 @@ def test_every_strategy_multiplies_a_part_of_the_weight_and_sends_less_than_all_
 
 
 @pytest.mark.parametrize(
-    ("name", "split"), [("row", (8, 1)), ("column", (1, 8)), ("grid 2", (2, 4)), ("grid 4", (4, 2))]
+    ("name", "split"),
+    [("row", (8, 1)), ("column", (1, 8)), ("grid, K over 2", (2, 4)), ("grid, K over 4", (4, 2))],
 )
 def test_the_bytes_are_those_of_the_strategy_itself(name, split):
     strategy = next(strategy for strategy in EXCHANGES["oproj"] if strategy.name == name)
