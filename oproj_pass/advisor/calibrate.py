@@ -71,17 +71,20 @@ def calibrate(
     peak = widest**2 * dtype.itemsize / clock.us(product_call(1, widest, widest, dtype, device)) / 1e3
     advance()
     largest = 2 * grid.rows[-1] * widest**2 / gemms.us[-1] / 1e6
-    measured = {"basis": Basis.MEASURED, "source": source}
+
+    def measured(value: float) -> Figure:
+        return Figure(value=value, basis=Basis.MEASURED, source=source)
+
     profile = Profile(
         name=name,
         title=f"{_device_name(device)}, {dist.get_backend()}, {dist.get_world_size()} ranks",
         devices=() if device.type == "cpu" else (_device_name(device),),
         ranks_a_node=dist.get_world_size(),
-        memory_gbs=Figure(value=peak, **measured),
-        memory_efficiency=Figure(value=1.0, **measured),
-        tflops={kind: Figure(value=largest, **measured) for kind in ("16bit", "8bit", "32bit")},
-        gemm_us=Figure(value=small, **measured),
-        kernel_us=Figure(value=small, **measured),
+        memory_gbs=measured(peak),
+        memory_efficiency=measured(1.0),
+        tflops={kind: measured(largest) for kind in ("16bit", "8bit", "32bit")},
+        gemm_us=measured(small),
+        kernel_us=measured(small),
         communicator_nbytes=_communicator(device),
         collectives=collectives,
         gemms=(gemms,),
@@ -108,7 +111,9 @@ def _collectives(
 def _subgroup(size: int) -> dist.ProcessGroup:
     """This rank's group of ``size``; all ranks make all groups, in one order."""
     world = dist.get_world_size()
-    groups = [dist.new_group(list(range(start, start + size))) for start in range(0, world - size + 1, size)]
+    groups: list[dist.ProcessGroup] = [
+        dist.new_group(list(range(start, start + size))) for start in range(0, world - size + 1, size)
+    ]
     return groups[min(dist.get_rank() // size, len(groups) - 1)]
 
 

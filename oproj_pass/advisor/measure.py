@@ -80,4 +80,4 @@ def product_call(m: int, n: int, k: int, dtype: torch.dtype, device: torch.devic
 def _agreed(repeats: int, group: dist.ProcessGroup) -> int:
     found: list[Any] = [None] * group.size()
     dist.all_gather_object(found, repeats, group=group)
-    return min(found)
+    return int(min(found))

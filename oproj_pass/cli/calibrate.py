@@ -1,6 +1,7 @@
 """`oproj calibrate`: a profile of the machine that torchrun's ranks are on, for `oproj advise`."""
 
 import os
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -74,7 +75,7 @@ def _place(torch: Any, kind: str) -> Any:
     if kind == "cpu":
         return torch.device("cpu")
     if kind == "npu":
-        import torch_npu  # noqa: F401, PLC0415 - registers the device
+        import_module("torch_npu")  # registers the device
     place = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
     getattr(torch, kind).set_device(place)
     return place
