@@ -4,15 +4,20 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from oproj_pass.advisor.automatic import advised_size, profile_of, shape_of
 from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import AUTO, OProjConfig
-from oproj_pass.groups import automatic_size, world_size
-from oproj_pass.passes import STRATEGIES, Site, Strategy
+from oproj_pass.groups import AUTO_SIZES, automatic_size, world_size
+from oproj_pass.passes import STRATEGIES, Projection, Site, Strategy
+from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
 from oproj_pass.passes.sites.roles import ROLES
 
 logger = logging.getLogger(__name__)
+
+_TOKENS = 24
+"""Of the step that "auto" is judged by where there is no plan: the batch of the published measurements."""
 
 
 def may_shard(config: OProjConfig) -> bool:
@@ -46,9 +51,25 @@ def _automatic(role: str, sites: Sequence[Site], config: OProjConfig) -> int:
     size = automatic_size(world, [cut.parts for cut in cuts if not cut.is_padded])
     if config.group is not None and sites:
         size = world
+    elif role == "oproj" and size > 1 and sites:
+        size = _advised(sites, size, config)
     extents = ", ".join(sorted({f"{cut.axis.name} = {cut.extent}" for cut in cuts}))
     logger.info("%s = auto: %d (world of %d ranks, %s)", size_option(role), size, world, extents or "no site")
     return size
+
+
+def _advised(sites: Sequence[Site], largest: int, config: OProjConfig) -> int:
+    """The size that is worth it on a machine whose profile is known, up to the ``largest`` that fits.
+
+    The same on every rank: it follows from the weights, the plan and the kind of device, not from a step.
+    """
+    projections = [site for site in sites if isinstance(site, Projection)]
+    profile = profile_of(value_of(projections[0].weight).device)
+    if profile is None:
+        return largest
+    shapes = [shape_of(site, config.reduce_dtype) for site in projections]
+    tokens = _TOKENS if config.plan is None else config.plan.max_size
+    return advised_size(shapes, [size for size in AUTO_SIZES if size <= largest], profile, tokens)
 
 
 def _any_strategy(site: Site, config: OProjConfig) -> Strategy[Any]:
