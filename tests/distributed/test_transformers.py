@@ -124,3 +124,30 @@ def test_keeps_writes_to_a_static_cache(two_ranks):
 def test_ranks_decode_their_own_tokens(two_ranks):
     (first, *_), (second, *_) = two_ranks.run(decoded, 3)
     assert first != second
+
+
+@torch.inference_mode()
+def generated_and_saved(folder):
+    """Tokens of ``generate`` compiled in place, and unsharded; how far a saved copy is from the original."""
+    import transformers
+
+    (model, _), (reference, _) = build("grouped heads"), build("grouped heads")
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        tokens = torch.randint(3, 50, (2, 4))
+    arguments = {"max_new_tokens": 3, "do_sample": False, "use_cache": False, "pad_token_id": 0}
+    expected = reference.generate(tokens, **arguments)
+    model.compile(backend="oproj_npu", dynamic=True)
+    made = model.generate(tokens, **arguments)
+    state = oproj_pass.full_state_dict(model)
+    if torch.distributed.get_rank() == 0:
+        model.save_pretrained(folder, state_dict=state)
+    torch.distributed.barrier()
+    saved = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict()
+    freed = oproj_pass.shard_report(model).freed_nbytes
+    plain = reference.state_dict()
+    return made.tolist() == expected.tolist(), freed > 0, all(torch.equal(saved[n], plain[n]) for n in plain)
+
+
+def test_generates_when_compiled_in_place_and_saves_the_full_model(two_ranks, tmp_path):
+    assert two_ranks.run(generated_and_saved, str(tmp_path)) == [(True, True, True)] * 2
