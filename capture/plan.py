@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from oproj_pass.capture import notebook
 from oproj_pass.capture.bounds import StepBound
 from oproj_pass.capture.checks import require_int
 from oproj_pass.capture.padding import Padding, PaddingComparison
@@ -15,7 +16,7 @@ from oproj_pass.capture.platforms import PLATFORMS, require_platform
 from oproj_pass.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CapturePlan:
     """The sizes to capture as device graphs for one deployment. Frozen, hashable and picklable.
 
@@ -35,6 +36,13 @@ class CapturePlan:
     sizes: tuple[int, ...]
     reasons: tuple[str, ...]
     padding: PaddingComparison | None = None
+
+    def __repr__(self) -> str:
+        covers = "covers every step" if self.covers else f"no graph above {self.max_size}"
+        return f"CapturePlan({self.platform}: {len(self.sizes)} sizes up to {self.max_size}, {covers})"
+
+    def _repr_html_(self) -> str:
+        return notebook.to_html(self)
 
     def __post_init__(self) -> None:
         require_platform(self.platform)

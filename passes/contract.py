@@ -5,6 +5,7 @@ Imports nothing of the other passes, so that a pass of one's own stands on this 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Protocol
 
 from torch.fx import GraphModule, Node
@@ -24,7 +25,7 @@ class NearMiss:
     role: str = "oproj"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PassRecord:
     """What one pass did: its matches (each with a ``path``), near misses, the nodes it made and its time."""
 
@@ -33,6 +34,20 @@ class PassRecord:
     near_misses: tuple[NearMiss, ...] = ()
     changed: tuple[Node, ...] = ()
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        matches, misses = len(self.matches), len(self.near_misses)
+        return (
+            f"{type(self).__name__}({self.name}: {matches} match{'es' * (matches != 1)}, {misses} near "
+            f"miss{'es' * (misses != 1)}, {len(self.changed)} nodes changed)"
+        )
+
+    def _repr_html_(self) -> str:
+        rows = [(match.path, "taken") for match in self.matches]
+        rows += [(miss.path, miss.reason) for miss in self.near_misses]
+        cells = "".join(f"<tr><td>{escape(path)}</td><td>{escape(why)}</td></tr>" for path, why in rows)
+        table = f"<table><tr><th>module</th><th>what became of it</th></tr>{cells}</table>" if rows else ""
+        return f"<p>{escape(repr(self))}</p>{table}"
 
     @property
     def is_clean(self) -> bool:

@@ -59,7 +59,7 @@ class ShardPlan:
         return cls(sites, near_misses, [Assignment(site, chosen, exchange) for site in sites])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShardRecord(PassRecord):
     """A record of what is sharded now; ``regions`` in graph order."""
 

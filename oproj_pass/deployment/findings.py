@@ -89,7 +89,7 @@ def warning(
     return Finding(rule, Severity.WARNING, field or rule.field, value, required, remedy, change)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DeploymentReport:
     """Every finding of one check.
 
@@ -138,6 +138,9 @@ class DeploymentReport:
             "findings": [finding.to_dict() for finding in self.findings],
             "not_judged": list(self.not_judged),
         }
+
+    def __repr__(self) -> str:
+        return f"DeploymentReport({render.headline(self)})"
 
     def __rich__(self) -> RenderableType:
         return render.to_rich(self)

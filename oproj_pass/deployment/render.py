@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from oproj_pass.deployment.findings import DeploymentReport, Finding
 
-__all__ = ["to_html", "to_rich"]
+__all__ = ["headline", "to_html", "to_rich"]
 
 _COLUMNS = ("rule", "severity", "field", "value", "required", "remedy", "set")
 _STYLES = {"error": "red", "warning": "yellow"}
@@ -20,7 +20,7 @@ _STYLES = {"error": "red", "warning": "yellow"}
 
 def to_rich(report: DeploymentReport) -> RenderableType:
     """Return the report as a headline and a few lines a finding, which wrap and are never cut."""
-    lines = [Text(_headline(report), style="green" if report.ok else "red")]
+    lines = [Text(headline(report), style="green" if report.ok else "red")]
     for finding in report.findings:
         severity = finding.severity.value
         title = f"rule {finding.rule} {severity}: {finding.field} is {finding.value!r}"
@@ -35,7 +35,7 @@ def to_rich(report: DeploymentReport) -> RenderableType:
 
 def to_html(report: DeploymentReport) -> str:
     """Return the report as one HTML fragment."""
-    parts = [f"<p><b>{html.escape(_headline(report))}</b></p>"]
+    parts = [f"<p><b>{html.escape(headline(report))}</b></p>"]
     if report.findings:
         rows = [_html_row("td", _cells(finding)) for finding in report.findings]
         parts.append(f"<table>{_html_row('th', _COLUMNS)}{''.join(rows)}</table>")
@@ -43,7 +43,8 @@ def to_html(report: DeploymentReport) -> str:
     return "".join(parts)
 
 
-def _headline(report: DeploymentReport) -> str:
+def headline(report: DeploymentReport) -> str:
+    """Return the report in one line."""
     verdict = "may start" if report.ok else "refused"
     return (
         f"{verdict}: {len(report.errors)} error(s), {len(report.warnings)} warning(s); "

@@ -34,7 +34,7 @@ class _Section:
 
 def to_rich(report: "ExplainReport") -> RenderableType:
     """The report for a terminal."""
-    parts: list[RenderableType] = [Text(_headline(report), style="bold")]
+    parts: list[RenderableType] = [Text(headline(report), style="bold")]
     for section in _sections(report):
         if section.rows:
             parts += [Text(), _table(section)]
@@ -44,7 +44,7 @@ def to_rich(report: "ExplainReport") -> RenderableType:
 
 def to_html(report: "ExplainReport") -> str:
     """The report as one HTML fragment."""
-    parts = [f"<p><b>{html.escape(_headline(report))}</b></p>"]
+    parts = [f"<p><b>{html.escape(headline(report))}</b></p>"]
     for section in _sections(report):
         if section.rows:
             rows = "".join(_html_row("td", row) for row in section.rows)
@@ -63,7 +63,8 @@ def format_nbytes(nbytes: int) -> str:
     return f"{nbytes / 2**10:.1f} KiB" if abs(nbytes) >= 2**10 else f"{nbytes} B"
 
 
-def _headline(report: "ExplainReport") -> str:
+def headline(report: "ExplainReport") -> str:
+    """The report in one line."""
     graphs = f"{report.num_graphs} graph{'' if report.num_graphs == 1 else 's'}"
     breaks = f", {len(report.graph_breaks)} graph break(s)" if report.graph_breaks else ""
     numbers = Counter(row.role for row in report.projections) or {"oproj": 0}
@@ -152,6 +153,9 @@ def _notes(report: "ExplainReport") -> Iterator[str]:
     for size in report.sizes:
         for row in report.misfits(size)[:1]:
             yield f"N = {size} {_misfit(row)} of {row.path}: compiling with it fails."
+    losing = [str(n) for n in report.sizes if report.fits(n) and report.net_saved_nbytes(n) < 0]
+    if losing:
+        yield f"Do not shard over N = {', '.join(losing)}: the buffers take more than sharding frees."
     if report.oproj_tensor_parallel_size in (0, 1) and not _has_family(report):
         yield f"oproj_tensor_parallel_size = {report.oproj_tensor_parallel_size} shards nothing."
 

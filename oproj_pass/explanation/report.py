@@ -118,7 +118,7 @@ class ProjectionRow:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ExplainReport:
     """What ``oproj_npu`` would do to one model.
 
@@ -201,6 +201,10 @@ class ExplainReport:
             "saved_nbytes": _by_size(self.sizes, row, row.saved_nbytes),
             "sent_nbytes_per_token": _by_size(self.sizes, row, row.sent_nbytes),
         }
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(map(str, self.sizes))
+        return f"ExplainReport({render.headline(self)}; N = {sizes})"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield render.to_rich(self)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -28,7 +29,7 @@ class ShardedWeight:
     role: str = "oproj"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ShardReport:
     """The sharded weights of a model on this rank. A weight that several modules share is listed once."""
 
@@ -65,9 +66,24 @@ class ShardReport:
             "weights": [vars(weight) for weight in self.weights],
         }
 
+    def __repr__(self) -> str:
+        return f"ShardReport({self._headline})"
+
+    @property
+    def _headline(self) -> str:
+        return f"{len(self.weights)} sharded weights, {self.freed_nbytes / 2**20:.2f} MiB freed"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(weight.path)}</td><td>{weight.full_nbytes / 2**20:.3f}</td>"
+            f"<td>{(weight.shard_nbytes + weight.left_nbytes) / 2**20:.3f}</td></tr>"
+            for weight in self.weights
+        )
+        head = "<tr><th>weight</th><th>full MiB</th><th>kept MiB</th></tr>"
+        return f"<p>{self._headline}</p><table>{head}{rows}</table>"
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        freed = f"{self.freed_nbytes / 2**20:.2f} MiB freed"
-        table = Table(title=f"{len(self.weights)} sharded weights, {freed}")
+        table = Table(title=self._headline)
         table.add_column("weight")
         table.add_column("role")
         for header in ("full MiB", "kept MiB"):
