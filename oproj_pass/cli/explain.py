@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.text import Text
 
 from oproj_pass.cli.hf_model import build_model, config_fields, decode_step, model_errors
-from oproj_pass.cli.output import Json, Status, finish, progress, show
+from oproj_pass.cli.output import Json, Status, finish, progress, show, write_page
 
 if TYPE_CHECKING:
     from oproj_pass.explanation.quantization_config import CheckpointFormat
@@ -37,6 +37,9 @@ def run(
     ] = None,
     include: Annotated[list[str] | None, typer.Option(help="Module-path glob to take; repeatable.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Module-path glob to leave; repeatable.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="Write one self-contained page instead of text.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show every attention of a model, what becomes of its output projection, and the bytes.
@@ -65,8 +68,13 @@ def run(
 
         report = as_stored(report, stored)
         note = _NOTE.format(stored)
-    text = report if note is None else Group(report, Text(note))
-    show(report.to_dict() | {"stored": note}, text, as_json=json)
+    if html is not None:
+        from oproj_pass.explanation.page import to_page  # noqa: PLC0415
+
+        write_page(html, to_page(report, note))
+    if json or html is None:
+        text = report if note is None else Group(report, Text(note))
+        show(report.to_dict() | {"stored": note}, text, as_json=json)
     finish(Status.OK if any(map(report.fits, report.sizes)) else Status.NO)
 
 

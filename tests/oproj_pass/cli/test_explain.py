@@ -26,6 +26,16 @@ def test_explains_the_folder_that_holds_it(oproj, llama):
     assert "matches an `exclude` glob" in result.stdout
 
 
+def test_writes_one_page_that_loads_nothing(oproj, llama, tmp_path):
+    page = tmp_path / "page.html"
+    result = oproj("explain", llama(), "--dtype", "int8", "--html", page)
+    text = page.read_text(encoding="utf-8")
+    assert not result.stdout
+    assert "model.layers.0-1.self_attn.o_proj" in text
+    assert "Weights as the checkpoint stores them: int8" in text
+    assert "http" not in text.replace("http-equiv", "")
+
+
 def test_counts_a_quantised_checkpoints_bytes_and_says_so(oproj, llama):
     quantisation = {
         "quant_method": "fp8",
