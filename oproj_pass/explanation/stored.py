@@ -56,12 +56,12 @@ StoredAs = Callable[[str], StoredWeight | None]
 
 
 def as_stored(report: ExplainReport, stored_as: StoredAs) -> ExplainReport:
-    """The report of the same model with its weights as they are stored."""
+    """The report of the same model with its output projections as they are stored; other roles stay."""
     return replace(report, projections=tuple(_row(row, stored_as(row.path)) for row in report.projections))
 
 
 def _row(row: ProjectionRow, stored: StoredWeight | None) -> ProjectionRow:
-    if stored is None:
+    if stored is None or row.role != "oproj":
         return row
     return replace(
         row,
