@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.contract import NearMiss, PassRecord
@@ -33,6 +33,7 @@ from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
+from oproj_pass.passes.strategies.chunks import unchunked_reason, write_chunks
 from oproj_pass.passes.strategies.cuts import require_one_cut_each
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import CutTensor, ShardedRegion
@@ -188,7 +189,7 @@ def _require_divisible(site: Site, cut: StoredAxis, size: int, parts: int) -> No
 def _rewrite(gm: GraphModule, assignment: Assignment) -> ShardedRegion:
     site = assignment.site
     with gm.graph.inserting_before(site.node):
-        region = assignment.strategy.write(gm.graph, site, assignment.exchange)
+        region = _write(gm.graph, assignment)
         result = emit_writes(gm.graph, site.node, region.nodes[-1])
     if result is not region.nodes[-1]:
         region = replace(region, finish=(*region.finish, result))
@@ -205,6 +206,13 @@ def _erase(site: Site) -> None:
     for node in (site.node, *reversed(site.constants)):
         if not node.users:
             node.graph.erase_node(node)
+
+
+def _write(graph: Graph, assignment: Assignment) -> ShardedRegion:
+    site, strategy, exchange = assignment.site, assignment.strategy, assignment.exchange
+    if exchange.chunks > 1 and unchunked_reason(site, strategy, exchange) is None:
+        return write_chunks(graph, site, strategy, exchange)
+    return strategy.write(graph, site, exchange)
 
 
 def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> list[Node]:

@@ -21,7 +21,7 @@ from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_tog
 from oproj_pass.backend.ascend import log_untaken, npu_passes
 from oproj_pass.backend.binding import bind, commit, compile_with_slices, record_readers
 from oproj_pass.backend.dynamo_errors import errors_as_they_are
-from oproj_pass.backend.exchanges import exchanges_over, groups_of, on_mesh
+from oproj_pass.backend.exchanges import exchanges_over, groups_of, log_unchunked, on_mesh
 from oproj_pass.backend.finding import find_sites
 from oproj_pass.backend.inner import Compiled, Compiler, inner_backend
 from oproj_pass.backend.policy import Decision, GraphPlace, decide
@@ -125,6 +125,7 @@ def _rewrite(
         for site in decision.sharded
         for strategy in [decision.strategy_of(site)]
     ]
+    log_unchunked(assignments)
     sharding = ShardOProj(ShardPlan(decision.sites, decision.near_misses, assignments))
     examples = list(inputs.values())
     redundant = RedundantCollectives([exchange.group_name for exchange in exchanges.values()])

@@ -1,5 +1,7 @@
 """Who exchanges in one graph: the groups that its decision needs, and what strategies are told of them."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,8 +10,11 @@ from oproj_pass.backend.row_counts import ComparedRows
 from oproj_pass.backend.strategy import mesh_of
 from oproj_pass.config import OProjConfig
 from oproj_pass.groups import ShardGroups
-from oproj_pass.passes import Axis, Exchange, Strategy
+from oproj_pass.passes import Assignment, Axis, Exchange, Strategy
+from oproj_pass.passes.strategies.chunks import unchunked_reason
 from oproj_pass.passes.strategies.exchange import Peers, Reduce
+
+logger = logging.getLogger(__name__)
 
 
 def groups_of(decision: Decision, config: OProjConfig) -> ShardGroups:
@@ -30,6 +35,7 @@ def exchanges_over(
             control_group_name=groups.joint.control.group_name if rows.in_graph else None,
             capacity=config.capacity,
             reduce=reduce,
+            chunks=config.chunks,
         )
         for size, group in groups.by_size.items()
     }
@@ -42,3 +48,19 @@ def on_mesh(exchange: Exchange, groups: ShardGroups, strategy: Strategy[Any]) ->
     sides = zip(mesh, groups.grids[mesh[Axis.K], mesh[Axis.H]], strict=True)
     peers = tuple((axis, Peers(group.size, group.device.group_name)) for axis, group in sides)
     return replace(exchange, mesh=peers)
+
+
+def log_unchunked(assignments: Sequence[Assignment]) -> None:
+    """Say which layers exchange their rows in one piece although chunks are asked for, and why."""
+    asked_for = [part for part in assignments if part.exchange.chunks > 1]
+    reasons = {
+        part.site.path: reason
+        for part in asked_for
+        if (reason := unchunked_reason(part.site, part.strategy, part.exchange)) is not None
+    }
+    for reason in dict.fromkeys(reasons.values()):
+        paths = [path for path, other in reasons.items() if other == reason]
+        logger.info(
+            "chunks = %d is left out for %d layers, the first is %s: %s",
+            asked_for[0].exchange.chunks, len(paths), paths[0], reason,
+        )  # fmt: skip

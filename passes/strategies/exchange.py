@@ -7,6 +7,9 @@ import torch
 
 from oproj_pass.passes.gemm.axes import Axis
 
+LEAST_CHUNK_NBYTES = 2**19
+"""Below, starting a collective costs more than its bytes: on gloo 0.2 ms, as long as half a MiB takes."""
+
 Reduce = Literal["scatter", "exchange"]
 
 
@@ -27,7 +30,8 @@ class Exchange:
     their row counts over that group before each exchange and raise instead of hanging. ``capacity``: if set,
     every exchange carries that many rows, zeros after the step's own. ``reduce``: partial sums are added by a
     reduce_scatter, or exchanged and added here, in rank order. ``mesh``: where an axis is not cut over all
-    ranks, over whom; the group's ranks fill it in order, its last dimension first.
+    ranks, over whom; the group's ranks fill it in order, its last dimension first. ``chunks``: in how many
+    parts a step's rows are exchanged, if a part sends at least ``least_chunk_nbytes``.
     """
 
     size: int
@@ -37,6 +41,8 @@ class Exchange:
     capacity: int | None = None
     reduce: Reduce = "scatter"
     mesh: tuple[tuple[Axis, Peers], ...] = ()
+    chunks: int = 1
+    least_chunk_nbytes: int = LEAST_CHUNK_NBYTES
 
     @property
     def peers(self) -> Peers:

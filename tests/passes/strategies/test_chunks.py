@@ -1,0 +1,89 @@
+"""Chunks in flight: the same results, bit by bit; collectives start before earlier ones are awaited."""
+
+import pytest
+import torch
+from torch import nn
+
+from oproj_pass.passes.graph.collectives import is_collective
+from tests.support import quantised
+from tests.support.quantised import Model, model
+from tests.support.strategies import sharded
+
+c10d, aten = torch.ops._c10d_functional, torch.ops.aten
+KINDS = [quantised.W8A8Smooth, quantised.W8A8Tensor, quantised.ScaledRow, nn.Linear]
+STRATEGIES = {"row": {}, "column": {}, "grid": {"mesh": (2, 2)}}
+
+
+def rows(*shape, size=4):
+    return [torch.randn(*shape).to(torch.bfloat16) for _ in range(size)]
+
+
+def module_of(kind):
+    if kind is nn.Linear:
+        return Model(nn.Linear(64, 32, dtype=torch.bfloat16)).eval().requires_grad_(False)
+    return model(kind, hidden=32)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_is_bit_equal_to_the_unchunked_exchange(strategy, kind):
+    if strategy == "grid" and kind is quantised.W8A8Smooth:
+        pytest.skip("a grid refuses an int32 bias in units of scales of rows")
+    module, xs, options = module_of(kind), rows(5, 64), STRATEGIES[strategy]
+    whole = sharded(module, xs, strategy, **options)
+    chunked = sharded(module, xs, strategy, chunks=2, least_chunk_nbytes=0, **options)
+    assert chunked.record.regions[0].chunks == 2
+    assert all(map(torch.equal, chunked.outputs, whole.outputs))
+
+
+def test_keeps_the_shape_of_several_leading_dimensions():
+    outcome = sharded(module_of(nn.Linear), rows(2, 3, 64), "row", chunks=3, least_chunk_nbytes=0)
+    assert outcome.record.regions[0].chunks == 3
+    assert outcome.outputs[0].shape == (2, 3, 32)
+    assert outcome.error < 1e-2
+
+
+def chunked_nodes(reduce="exchange"):
+    options = {"chunks": 2, "least_chunk_nbytes": 0, "reduce": reduce}
+    outcome = sharded(module_of(nn.Linear), rows(4, 64), "row", **options)
+    return list(outcome.record.regions[0].nodes)
+
+
+@pytest.mark.parametrize("reduce", ["scatter", "exchange"])
+def test_starts_each_exchange_before_the_product_that_it_runs_under(reduce):
+    events = []
+    for node in chunked_nodes(reduce):
+        if is_collective(node):
+            events.append("start")
+        elif node.target is c10d.wait_tensor.default:
+            events.append("wait")
+        elif node.target is aten.linear.default:
+            events.append("product")
+    first, second = ["start", "start"], ["wait", "product", "start"] * 2
+    assert events == [*first, *second, "wait", "wait"]
+
+
+def test_lists_its_nodes_in_the_order_of_the_graph():
+    nodes = chunked_nodes()
+    order = {node: place for place, node in enumerate(nodes[0].graph.nodes)}
+    places = [order[node] for node in nodes]
+    assert places == list(range(places[0], places[0] + len(nodes)))
+
+
+def test_joining_the_chunks_in_another_order_shows():
+    """The negative control."""
+
+    def swap(gm):
+        (joined,) = gm.graph.find_nodes(op="call_function", target=aten.cat.default)
+        joined.update_arg(0, joined.args[0][::-1])
+
+    options = {"chunks": 2, "least_chunk_nbytes": 0}
+    assert sharded(module_of(nn.Linear), rows(4, 64), "row", edit=swap, **options).error > 1e-2
+
+
+@pytest.mark.parametrize(
+    "options", [{"chunks": 2}, {"chunks": 8}, {"chunks": 2, "capacity": 8}, {"chunks": 2, "dynamic": True}]
+)
+def test_leaves_rows_together_where_chunks_cannot_pay(options):
+    outcome = sharded(module_of(nn.Linear), rows(4, 64), "row", **options)
+    assert outcome.record.regions[0].chunks == 1
