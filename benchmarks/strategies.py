@@ -3,8 +3,8 @@
     python benchmarks/strategies.py --ranks 2 --json benchmarks/results/strategies_2_ranks.json
 
 All variants run in one process a rank, in turn, so that a busy machine slows all of them; what is shown are
-ratios of medians. gloo on a CPU proves the mechanism: an accelerator's times differ, and its order may. DTensor
-has no all_to_all on gloo and falls back to an all_gather there, as it warns.
+ratios of medians. gloo on a CPU proves the mechanism: an accelerator's times differ, and its order may.
+DTensor has no all_to_all on gloo and falls back to an all_gather there, as it warns.
 """
 
 import argparse
