@@ -212,7 +212,7 @@ def _write(graph: Graph, assignment: Assignment) -> ShardedRegion:
     site, strategy, exchange = assignment.site, assignment.strategy, assignment.exchange
     if exchange.chunks > 1 and unchunked_reason(site, strategy, exchange) is None:
         return write_chunks(graph, site, strategy, exchange)
-    return strategy.write(graph, site, exchange)
+    return strategy.write(graph, site, replace(exchange, chunks=1))
 
 
 def _narrow(gm: GraphModule, cuts: Sequence[tuple[Assignment, StoredAxis]]) -> list[Node]:

@@ -65,8 +65,8 @@ class FuseMatmulReduceScatter:
         )
 
     def _refusal(self, region: ShardedRegion) -> str | None:
-        if region.chunks > 1:
-            return f"its rows are exchanged in {region.chunks} chunks (option `chunks`)"
+        if region.config.chunks > 1:
+            return f"its rows are exchanged in {region.config.chunks} chunks (option `chunks`)"
         if _reduction(region) is None:
             return f"its strategy {region.strategy!r} has no reduce-scatter (option `reduce`)"
         reduce, product = _pair(region)

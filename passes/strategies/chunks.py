@@ -86,7 +86,6 @@ def write_chunks(graph: Graph, site: Projection, strategy: Strategy, exchange: E
         partial=tuple(node for stage in stages[1:-1] for node in stage),
         reduce=tuple(stages[-1]),
         finish=_nodes_between(last, site.gemm.node),
-        chunks=len(regions),
     )
 
 

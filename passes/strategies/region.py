@@ -24,7 +24,7 @@ class ShardedRegion:
     ``pack`` lays rows out for the wire, ``exchange`` brings them to the ranks that need them, ``partial`` is
     the product with a rank's part of the weight, ``reduce`` makes whole results of the partial ones, and
     ``finish`` adds the bias and restores type and shape. ``cuts``: the axes that were cut, over the ranks of
-    ``config``. ``chunks``: in how many parts its rows are exchanged, interleaved in the phases.
+    ``config``. Where that has several chunks, their phases are interleaved.
     """
 
     path: str
@@ -37,7 +37,6 @@ class ShardedRegion:
     reduce: tuple[Node, ...] = ()
     finish: tuple[Node, ...] = ()
     role: str = "oproj"
-    chunks: int = 1
 
     @property
     def nodes(self) -> tuple[Node, ...]:

@@ -32,13 +32,13 @@ def test_is_bit_equal_to_the_unchunked_exchange(strategy, kind):
     module, xs, options = module_of(kind), rows(5, 64), STRATEGIES[strategy]
     whole = sharded(module, xs, strategy, **options)
     chunked = sharded(module, xs, strategy, chunks=2, least_chunk_nbytes=0, **options)
-    assert chunked.record.regions[0].chunks == 2
+    assert chunked.record.regions[0].config.chunks == 2
     assert all(map(torch.equal, chunked.outputs, whole.outputs))
 
 
 def test_keeps_the_shape_of_several_leading_dimensions():
     outcome = sharded(module_of(nn.Linear), rows(2, 3, 64), "row", chunks=3, least_chunk_nbytes=0)
-    assert outcome.record.regions[0].chunks == 3
+    assert outcome.record.regions[0].config.chunks == 3
     assert outcome.outputs[0].shape == (2, 3, 32)
     assert outcome.error < 1e-2
 
@@ -86,4 +86,4 @@ def test_joining_the_chunks_in_another_order_shows():
 )
 def test_leaves_rows_together_where_chunks_cannot_pay(options):
     outcome = sharded(module_of(nn.Linear), rows(4, 64), "row", **options)
-    assert outcome.record.regions[0].chunks == 1
+    assert outcome.record.regions[0].config.chunks == 1
