@@ -210,7 +210,8 @@ def _erase(site: Site) -> None:
 
 def _write(graph: Graph, assignment: Assignment) -> ShardedRegion:
     site, strategy, exchange = assignment.site, assignment.strategy, assignment.exchange
-    if exchange.chunks > 1 and unchunked_reason(site, strategy, exchange) is None:
+    is_whole = exchange.chunks == 1 or unchunked_reason(site, strategy, exchange) is not None
+    if isinstance(site, Projection) and not is_whole:
         return write_chunks(graph, site, strategy, exchange)
     return strategy.write(graph, site, replace(exchange, chunks=1))
 

@@ -12,6 +12,7 @@ order of addition does not depend on its number of rows. It is left out, with th
 
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import torch
 from torch.fx import Graph, Node
@@ -21,6 +22,7 @@ from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.metadata import propagate, value_key
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.projection import Projection
+from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
 from oproj_pass.passes.strategies.strategy import Strategy
@@ -41,8 +43,10 @@ class _Chunk(Projection):
         return self.whole_bias
 
 
-def unchunked_reason(site: Projection, strategy: Strategy, exchange: Exchange) -> str | None:
+def unchunked_reason(site: Site, strategy: Strategy[Any], exchange: Exchange) -> str | None:
     """Why the rows of a site stay together although chunks are asked for, None if they do not."""
+    if not isinstance(site, Projection):
+        return "only the rows of projections are exchanged in chunks"
     rows = prod(value_of(site.gemm.input).shape[:-1])
     if exchange.capacity is not None:
         return "its exchange has a fixed capacity"
@@ -58,7 +62,9 @@ def unchunked_reason(site: Projection, strategy: Strategy, exchange: Exchange) -
     return None
 
 
-def write_chunks(graph: Graph, site: Projection, strategy: Strategy, exchange: Exchange) -> ShardedRegion:
+def write_chunks(
+    graph: Graph, site: Projection, strategy: Strategy[Any], exchange: Exchange
+) -> ShardedRegion:
     """Insert, before the site's GEMM, what takes its place, in chunks that are in flight together."""
     before = site.gemm.node.prev
     bias = site.bias_along_output()
@@ -81,6 +87,7 @@ def write_chunks(graph: Graph, site: Projection, strategy: Strategy, exchange: E
         strategy.name,
         exchange,
         regions[0].cuts,
+        role=site.role,
         pack=slices,
         exchange=tuple(stages[0]),
         partial=tuple(node for stage in stages[1:-1] for node in stage),
