@@ -39,6 +39,8 @@ JUDGES: Mapping[Rule, Callable[[Facts], Iterator[Finding]]] = {
     Rule.PCP_WEIGHT_SHARDING: exclusion_rules.pcp_weight_sharding,
     Rule.NONBSP: exclusion_rules.nonbsp,
     Rule.PCP_DP_PLATFORM: exclusion_rules.pcp_dp_platform,
+    Rule.EQUAL_MLP_SLICES: rules.equal_mlp_slices,
+    Rule.LMHEAD_CALLERS: exclusion_rules.lmhead_callers,
 }
 """The function that judges each rule. Rule 14 is `Facts.splits`, rule 15 is `preemption.py`."""
 
@@ -77,3 +79,8 @@ def _not_judged(facts: Facts) -> Iterator[str]:
         yield f"rule {Rule.MIXTURE_OF_EXPERTS}: give hf_config or is_moe, {given}"
     if Knob.OPROJ in facts.splits and facts.deployment.oproj_input_size is None:
         yield f"rule {Rule.EQUAL_SLICES}: give hf_config, or num_attention_heads and head_dim, {given}"
+    if Knob.MLP in facts.splits and facts.deployment.mlp_intermediate_sizes is None:
+        yield f"rule {Rule.EQUAL_MLP_SLICES}: give hf_config, or mlp_intermediate_sizes, {given}"
+    drafts, method = facts.deployment.num_speculative_tokens, facts.deployment.speculative_method
+    if facts.sizes.active.get(Knob.LMHEAD, 0) > 1 and drafts and method is None:
+        yield f"rule {Rule.LMHEAD_CALLERS}: give speculative_config.method"

@@ -45,9 +45,10 @@ class Facts:
         return {knob: size for knob, size in self.uniform.items() if size > 1}
 
     def fitting_sizes(self, knob: Knob) -> list[int]:
-        """Every size of `knob` that divides the data-parallel ranks and, of o_proj, its input features."""
-        ranks, width = self.deployment.data_parallel_size, self.deployment.oproj_input_size
-        common = gcd(ranks, width) if knob is Knob.OPROJ and width is not None else ranks
+        """Every size of `knob` that divides the data-parallel ranks, and the features that it cuts."""
+        width, inner = self.deployment.oproj_input_size, self.deployment.mlp_intermediate_sizes
+        cut = {Knob.OPROJ: (width or 0,), Knob.MLP: inner or ()}.get(knob, ())
+        common = gcd(self.deployment.data_parallel_size, *cut)
         return [n for n in range(1, common + 1) if common % n == 0]
 
     @cached_property

@@ -134,6 +134,7 @@ class DeploymentReport:
         return {
             "ok": self.ok,
             "oproj_tensor_parallel_size": self.oproj_tensor_parallel_size,
+            "sizes": {str(knob): size for knob, size in self.sizes.items()},
             "cudagraph_mode": self.cudagraph_mode.name,
             "findings": [finding.to_dict() for finding in self.findings],
             "not_judged": list(self.not_judged),

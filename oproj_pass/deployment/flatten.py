@@ -34,9 +34,12 @@ _SECTIONS = {
         "mode": "compilation_mode",
         "backend": "compilation_backend",
     },
-    "speculative_config": {"num_speculative_tokens": "num_speculative_tokens"},
+    "speculative_config": {
+        "num_speculative_tokens": "num_speculative_tokens",
+        "method": "speculative_method",
+    },
 }
-_SHORTHANDS = {"spec_tokens": "num_speculative_tokens"}
+_SHORTHANDS = {"spec_tokens": "num_speculative_tokens", "spec_method": "speculative_method"}
 _KEPT_SECTIONS = {
     "additional_config": (RECOMPUTE_SCHEDULER, SCHEDULER_SECTION, O_PROJ_OVER_PCP, VOCABULARY_OVER_PCP),
     "kv_transfer_config": ("kv_connector", "kv_role", "kv_connector_extra_config"),

@@ -37,13 +37,13 @@ class Knob(str, enum.Enum):
         return str(self.value)
 
 
-BUILT = frozenset({Knob.OPROJ})
+BUILT = frozenset(Knob) - {Knob.OLORA}
 """The knobs that something in this project acts upon."""
 
-UNIFORM_STEPS = (Knob.OPROJ, Knob.MLP)
+UNIFORM_STEPS = (Knob.OPROJ, Knob.MLP, Knob.EMBEDDING)
 """The knobs whose exchange is as long as the step, so that all ranks must bring the same number of tokens.
 
-The LM head and the embedding exchange a fixed capacity, whatever the step brings.
+The LM head runs on sampled rows and exchanges a fixed capacity, whatever the step brings.
 """
 
 

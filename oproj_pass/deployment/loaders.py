@@ -102,6 +102,7 @@ def read_vllm_config(vllm_config: Any) -> dict[str, Any]:
     speculative = _attribute(vllm_config, "speculative_config", None)
     if speculative is not None:
         fields["num_speculative_tokens"] = _attribute(speculative, "num_speculative_tokens", 0)
+        fields["speculative_method"] = _attribute(speculative, "method", None)
     fields |= _kv_transfer_fields(_attribute(vllm_config, "kv_transfer_config", None))
     fields["additional_config"] = _attribute(vllm_config, "additional_config", None)
     fields["device_type"] = _attribute(_attribute(vllm_config, "device_config", None), "device_type", "npu")

@@ -55,6 +55,7 @@ class Deployment(BaseModel):
     max_num_seqs: _Count = 128
     max_num_batched_tokens: _Count = 2048
     num_speculative_tokens: _CountOrZero = 0
+    speculative_method: str | None = None
     enforce_eager: bool = False
     cudagraph_mode: _GraphMode | None = None
     cudagraph_capture_sizes: tuple[_Count, ...] | None = None
@@ -66,6 +67,7 @@ class Deployment(BaseModel):
     num_attention_heads: _Count | None = None
     head_dim: _Count | None = None
     hidden_size: _Count | None = None
+    mlp_intermediate_sizes: tuple[_Count, ...] | None = None
     is_moe: bool | None = None
     device_type: str = "npu"
 

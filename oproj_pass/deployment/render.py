@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from oproj_pass.deployment.knobs import Knob
+
 if TYPE_CHECKING:
     from oproj_pass.deployment.findings import DeploymentReport, Finding
 
@@ -46,9 +48,10 @@ def to_html(report: DeploymentReport) -> str:
 def headline(report: DeploymentReport) -> str:
     """Return the report in one line."""
     verdict = "may start" if report.ok else "refused"
+    sizes = {Knob.OPROJ: 0, **report.sizes}
     return (
         f"{verdict}: {len(report.errors)} error(s), {len(report.warnings)} warning(s); "
-        f"oproj_tensor_parallel_size={report.oproj_tensor_parallel_size}, "
+        f"{', '.join(f'{knob}={size}' for knob, size in sizes.items())}, "
         f"cudagraph_mode={report.cudagraph_mode}"
     )
 

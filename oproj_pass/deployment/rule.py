@@ -46,6 +46,8 @@ class Rule(enum.IntEnum):
     PCP_WEIGHT_SHARDING = 19, "PCP's own weight shardings", "additional_config"
     NONBSP = 20, "NonBSP", f"{_SCHEDULER}.nonbsp_config.enabled"
     PCP_DP_PLATFORM = 21, "PCP and DP by platform", "prefill_context_parallel_size"
+    EQUAL_MLP_SLICES = 22, "Equal slices of the MLP", "intermediate_size"
+    LMHEAD_CALLERS = 23, "One call of the LM head a step", "speculative_config.method"
 
     def __new__(cls, number: int, title: str, field: str) -> Rule:
         """A member that is its number."""

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oproj_pass.deployment.facts import Facts
-from oproj_pass.deployment.findings import Finding, error, warning
+from oproj_pass.deployment.findings import Finding, error
 from oproj_pass.deployment.finegrained import set_sizes
-from oproj_pass.deployment.knobs import UNIFORM_STEPS, Knob, assigned, listed
+from oproj_pass.deployment.knobs import Knob, assigned, listed
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.deployment.switches import RECOMPUTE_SCHEDULER, SCHEDULER_SECTION
 
 __all__ = [
     "context_parallel",
+    "equal_mlp_slices",
     "equal_slices",
     "full_groups",
     "kv_consumer",
@@ -27,6 +28,8 @@ __all__ = [
     "usable_sizes",
 ]
 
+_SLICES = {Knob.OPROJ: Rule.EQUAL_SLICES, Knob.MLP: Rule.EQUAL_MLP_SLICES}
+
 
 def usable_sizes(facts: Facts) -> Iterator[Finding]:
     """Rule 1: every fine-grained size is a known key with an integer of 0 or more."""
@@ -34,25 +37,15 @@ def usable_sizes(facts: Facts) -> Iterator[Finding]:
 
 
 def tensor_parallel(facts: Facts) -> Iterator[Finding]:
-    """Rule 2: a weight is split over data-parallel ranks, so tensor parallelism may not split it too.
-
-    Shards of the embedding and the LM head replace those of tensor parallelism, a combination that upstream
-    allows and has not tried: a warning.
-    """
-    size = facts.deployment.tensor_parallel_size
-    if size == 1:
-        return
-    change = {
-        "tensor_parallel_size": 1,
-        "data_parallel_size": size * facts.deployment.data_parallel_size,
-    }
-    if sizes := facts.uniform:
-        remedy = f"Set tensor_parallel_size to 1 and grow data_parallel_size, or set {listed(sizes)} to 0."
-        yield error(Rule.TENSOR_PARALLEL, size, f"1 with {assigned(sizes)}", remedy, change=change)
-    if sizes := {knob: n for knob, n in facts.sizes.active.items() if knob not in UNIFORM_STEPS}:
-        required = f"1 with {assigned(sizes)}, whose shards would replace those of tensor parallelism"
-        remedy = f"Nobody has tried them together: set tensor_parallel_size to 1, or {listed(sizes)} to 0."
-        yield warning(Rule.TENSOR_PARALLEL, size, required, remedy, change=change)
+    """Rule 2: a weight is split over data-parallel ranks, so tensor parallelism may not split it too."""
+    size, active = facts.deployment.tensor_parallel_size, facts.sizes.active
+    if active and size > 1:
+        remedy = f"Set tensor_parallel_size to 1 and grow data_parallel_size, or set {listed(active)} to 0."
+        change = {
+            "tensor_parallel_size": 1,
+            "data_parallel_size": size * facts.deployment.data_parallel_size,
+        }
+        yield error(Rule.TENSOR_PARALLEL, size, f"1 with {assigned(active)}", remedy, change=change)
 
 
 def full_groups(facts: Facts) -> Iterator[Finding]:
@@ -61,7 +54,7 @@ def full_groups(facts: Facts) -> Iterator[Finding]:
     for knob, size in facts.sizes.active.items():
         if ranks % size:
             fitting = facts.fitting_sizes(knob)
-            too = f", which keep rule {Rule.EQUAL_SLICES} too" if knob is Knob.OPROJ else ""
+            too = f", which keep rule {_SLICES[knob]} too" if knob in _SLICES else ""
             remedy = f"Set {knob} to one of {fitting}{too}, or data_parallel_size to a multiple of {size}."
             change = set_sizes(dict.fromkeys([knob], _nearest(size, fitting)))
             yield error(Rule.FULL_GROUPS, ranks, f"a multiple of {knob}={size}", remedy, change=change)
@@ -110,10 +103,25 @@ def equal_slices(facts: Facts) -> Iterator[Finding]:
     """Rule 7: the input features of o_proj fall into N equal slices."""
     width, size = facts.deployment.oproj_input_size, facts.sizes.active.get(Knob.OPROJ, 1)
     if width is not None and width % size:
-        fitting = facts.fitting_sizes(Knob.OPROJ)
-        remedy = f"Set {Knob.OPROJ} to one of {fitting}, which keep rule {Rule.FULL_GROUPS} too."
-        change = set_sizes({Knob.OPROJ: _nearest(size, fitting)})
-        yield error(Rule.EQUAL_SLICES, width, f"a multiple of {Knob.OPROJ}={size}", remedy, change=change)
+        yield _unequal(Knob.OPROJ, width, size, facts)
+
+
+def equal_mlp_slices(facts: Facts) -> Iterator[Finding]:
+    """Rule 22: the intermediate features of every dense layer and shared expert fall into N equal slices.
+
+    Vocabularies are padded instead, so that any size fits the LM head and the embedding.
+    """
+    size = facts.sizes.active.get(Knob.MLP, 1)
+    for width in facts.deployment.mlp_intermediate_sizes or ():
+        if width % size:
+            yield _unequal(Knob.MLP, width, size, facts)
+
+
+def _unequal(knob: Knob, width: int, size: int, facts: Facts) -> Finding:
+    fitting = facts.fitting_sizes(knob)
+    remedy = f"Set {knob} to one of {fitting}, which keep rule {Rule.FULL_GROUPS} too."
+    change = set_sizes({knob: _nearest(size, fitting)})
+    return error(_SLICES[knob], width, f"a multiple of {knob}={size}", remedy, change=change)
 
 
 def _nearest(size: int, fitting: Sequence[int]) -> int:

@@ -25,9 +25,17 @@ BROKEN = {
     12: {"pipeline_parallel_size": 2},
     13: {"max_cudagraph_capture_size": 16},
     17: {"kv_transfer_config": {"kv_connector_extra_config": {"use_layerwise": True}}},
-    18: {"additional_config": {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 8}}},
+    18: {"additional_config": {"finegrained_tp_config": {"olora_tensor_parallel_size": 8}}},
     19: {"additional_config": {"enable_pcp_o_proj_weight_sharding": True}},
     20: {"additional_config": {"scheduler_config": {"nonbsp_config": {"enabled": True}}}},
+    22: {
+        "mlp_intermediate_sizes": [18, 24],
+        "additional_config": {"finegrained_tp_config": {"mlp_tensor_parallel_size": 8}},
+    },
+    23: {
+        "speculative_config": {"method": "mtp"},
+        "additional_config": {"finegrained_tp_config": {"lmhead_tensor_parallel_size": 8}},
+    },
 }
 
 

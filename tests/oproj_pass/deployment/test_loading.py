@@ -46,6 +46,7 @@ def test_nested_sections_are_the_flat_fields():
         cudagraph_capture_sizes=[1, 8],
         compilation_mode=3,
         num_speculative_tokens=3,
+        speculative_method="mtp",
     )
 
 
@@ -226,3 +227,45 @@ def test_names_every_unknown_field_at_once():
 def test_two_spellings_that_agree_are_one():
     deployment = Deployment(cudagraph_mode="FULL", compilation_config={"cudagraph_mode": "FULL"})
     assert deployment.cudagraph_mode is CUDAGraphMode.FULL
+
+
+class TestWidthsOfMlps:
+    """Of dense layers and shared experts, by the words of several families."""
+
+    @pytest.mark.parametrize(
+        ("config", "widths"),
+        [
+            ({"intermediate_size": 11008}, (11008,)),
+            ({"intermediate_size": 14336, "num_local_experts": 8}, ()),
+            (
+                {
+                    "intermediate_size": 18432,
+                    "moe_intermediate_size": 2048,
+                    "n_routed_experts": 256,
+                    "n_shared_experts": 1,
+                    "first_k_dense_replace": 3,
+                    "moe_layer_freq": 1,
+                },
+                (2048, 18432),
+            ),
+            (
+                {
+                    "intermediate_size": 5632,
+                    "shared_expert_intermediate_size": 20480,
+                    "moe_intermediate_size": 2560,
+                    "num_experts": 64,
+                    "decoder_sparse_step": 1,
+                    "mlp_only_layers": [],
+                },
+                (20480,),
+            ),
+            ({"intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128}, ()),
+            ({"intermediate_size": 6144, "num_experts": 128, "mlp_only_layers": [0]}, (6144,)),
+            ({"intermediate_size": 96, "num_experts": 8, "decoder_sparse_step": 2}, (96,)),
+            ({"intermediate_size": 96, "num_experts": 8, "moe_layer_freq": [0, 1, 1]}, (96,)),
+            ({"intermediate_size": 8, "intermediate_size_mlp": 16, "num_local_experts": 2}, ()),
+            ({"num_experts": 8}, None),
+        ],
+    )
+    def test_are_read_from_the_config(self, config, widths):
+        assert Deployment(hf_config=config).mlp_intermediate_sizes == widths
