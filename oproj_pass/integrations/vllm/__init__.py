@@ -1,11 +1,12 @@
 """The plugin for vLLM: found through the entry point ``vllm.general_plugins``, loaded in every process.
 
-It wraps vLLM's own hooks and decides nothing here. With ``oproj_tensor_parallel_size`` off, every wrapper
-hands straight on to what it wraps.
+It wraps vLLM's own hooks and decides nothing here. With every fine-grained size off, a wrapper hands straight
+on to what it wraps.
 
 - ``rules``: the deployment's rules, around the platform's ``check_and_update_config``.
 - ``layers``: output projections that load this rank's slice only, around ``RowParallelLinear.__init__``.
 - ``backend``: the pass in front of the chosen compiler, around ``CompilationConfig.init_backend``.
+- ``head``: the LM head as a graph of its own, around the worker's ``load_model`` and ``execute_dummy_batch``.
 - ``guard``: no real step may run eager, around ``set_additional_forward_context``.
 """
 
@@ -23,9 +24,9 @@ def register() -> None:
     """The entry point. Wraps each hook once, however often it is called; none in a vLLM that lacks one."""
     try:
         require_internals("oproj_pass")
-        from oproj_pass.integrations.vllm import backend, guard, layers, rules  # noqa: PLC0415  (import vLLM)
+        from oproj_pass.integrations.vllm import backend, guard, head, layers, rules  # noqa: PLC0415  (import vLLM)
     except ImportError as error:
         logger.warning("o_proj sharding is not available in this vLLM: %s", error)
         return
-    for part in (rules, layers, backend, guard):
+    for part in (rules, layers, backend, head, guard):
         part.install()

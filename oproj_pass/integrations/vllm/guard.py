@@ -5,7 +5,7 @@ the mode, for every step but the replay of a full graph. Only the first forward 
 ``execute_model`` counts: profile runs, warm-up, capture and the dummy batches of idle ranks do not come
 through it, and a draft model's own forwards come after.
 
-An exchange of fixed capacity needs no guard.
+An exchange of fixed capacity needs no guard, and the LM head's (``head``) has one.
 """
 
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 from oproj_pass.errors import EagerStepError
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.settings import settings_of
+from oproj_pass.integrations.vllm.sizes import in_words
 
 _step_awaits_forward: ContextVar[bool] = ContextVar("step_awaits_forward", default=False)
 
@@ -51,17 +52,19 @@ def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def require_graph(vllm_config: Any, mode: CUDAGraphMode, context: dict[str, Any]) -> None:
-    """Raise ``EagerStepError`` if a step of an engine with sharded projections was dispatched to no graph."""
+    """Raise ``EagerStepError`` if a step of an engine with sharded weights was dispatched to no graph."""
     settings = settings_of(vllm_config)
-    if settings is None or settings.size < 2 or settings.capacity is not None or mode != CUDAGraphMode.NONE:
+    if settings is None or settings.capacity is not None or mode != CUDAGraphMode.NONE:
+        return
+    if not (shared := in_words(settings.in_model)):
         return
     across = context.get("num_tokens_across_dp")
     by_rank = "" if across is None else f" (by rank {across.tolist()})"
     largest = vllm_config.compilation_config.max_cudagraph_capture_size or 0
     raise EagerStepError(
         f"a step of {context.get('num_tokens')} tokens{by_rank} was dispatched to graph mode NONE, and "
-        f"o_proj is sharded over {settings.size} ranks; the largest captured size is {largest}. Causes: the "
-        "batch is larger, it holds a prefill or mixed requests, or a peer's batch does. All ranks of a group "
+        f"weights are shared ({shared}); the largest captured size is {largest}. Causes: the batch "
+        " is larger, it holds a prefill or mixed requests, or a peer's batch does. All ranks of a group "
         "must bring the same number of rows, and only a captured graph guarantees it. Prefill on prefill "
         "nodes, raise max_cudagraph_capture_size to max_num_seqs x (1 + num_speculative_tokens), or set "
         "additional_config.oproj_pass.capacity."

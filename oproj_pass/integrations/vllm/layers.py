@@ -86,7 +86,7 @@ def _group_of(prefix: str, disable_tp: bool) -> ShardGroup | None:
         return None
     vllm_config = get_current_vllm_config_or_none()
     settings = settings_of(vllm_config)
-    if settings is None or settings.size < 2 or not settings.load_sharded or disable_tp:
+    if settings is None or settings.sizes["oproj"] < 2 or not settings.load_sharded or disable_tp:
         return None
     if _is_draft(vllm_config) or not _OUTPUT_PROJECTION.search(prefix):
         return None

@@ -12,16 +12,16 @@ from vllm.platforms import current_platform
 
 from oproj_pass.deployment import Deployment, DeploymentReport, Rule, check_deployment
 from oproj_pass.errors import ConfigError
+from oproj_pass.integrations.vllm.head import require_known_head
 from oproj_pass.integrations.vllm.hooks import wrap
-from oproj_pass.integrations.vllm.settings import (
-    BACKEND,
-    KNOB,
-    has_section,
-    resolve,
-    section_of,
+from oproj_pass.integrations.vllm.settings import BACKEND, has_section, resolve, section_of
+from oproj_pass.integrations.vllm.sizes import (
+    on_vllm_ascend,
+    own_roles,
     sizes_on,
-    turn_off,
-)  # fmt: skip
+    without_others,
+)
+from oproj_pass.passes.sites.options import size_option
 
 # The rules that see to steps of equal row counts: an exchange of fixed capacity has those anyway.
 MOOT_WITH_CAPACITY = frozenset(
@@ -52,11 +52,9 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
         check(vllm_config, moot=LEFT_TO_PLATFORM)
         original(cls, vllm_config)
         _require_compilation(vllm_config, asked)
-        size = check(vllm_config).oproj_tensor_parallel_size
-        if size:
-            resolve(vllm_config, size)
-        else:
-            turn_off(vllm_config)
+        remaining = {str(knob): size for knob, size in check(vllm_config).sizes.items()}
+        resolve(vllm_config, {role: remaining.get(size_option(role), 0) for role in own_roles()})
+        require_known_head(vllm_config)
 
     return check_and_update_config
 
@@ -65,10 +63,9 @@ def check(vllm_config: Any, moot: frozenset[Rule] = frozenset()) -> DeploymentRe
     """Judge the configuration as it is now; ``ConfigError`` with every finding at once."""
     if section_of(vllm_config).get("capacity") is not None:
         moot |= MOOT_WITH_CAPACITY
-    if _on_vllm_ascend():
-        moot |= {Rule.BUILT_SIZES}
     # The modes are read as they stand: what a platform makes of them has happened, or is about to.
-    deployment = Deployment.from_vllm(vllm_config).model_copy(update={"device_type": "configured"})
+    own = {"device_type": "configured", "additional_config": without_others(vllm_config.additional_config)}
+    deployment = Deployment.from_vllm(vllm_config).model_copy(update=own)
     report = check_deployment(deployment, moot=moot)
     report.raise_if_errors()
     return report
@@ -83,14 +80,10 @@ def _is_asked(vllm_config: Any) -> bool:
     on = sizes_on(vllm_config)
     if vllm_config.model_config is None or not on:
         return False
-    if not _on_vllm_ascend():
+    if not on_vllm_ascend():
         return True
     named = vllm_config.compilation_config.backend == BACKEND or has_section(vllm_config)
-    return KNOB in on and named
-
-
-def _on_vllm_ascend() -> bool:
-    return type(current_platform).__module__.partition(".")[0] == "vllm_ascend"
+    return named and not on.isdisjoint(map(size_option, own_roles()))
 
 
 def _compilation(vllm_config: Any) -> tuple[Any, str]:
@@ -104,6 +97,6 @@ def _require_compilation(vllm_config: Any, asked: tuple[Any, str]) -> None:
         raise ConfigError(
             f"compilation_config asked for mode {int(asked[0])} with backend {asked[1]!r}; the platform "
             f"{type(current_platform).__name__} turned it into mode 0 with backend {backend!r}, so no graph "
-            "would be rewritten while o_proj stays sharded. Use a platform release that keeps custom "
-            "backends, or set finegrained_tp_config.oproj_tensor_parallel_size to 0."
+            "would be rewritten. Use a platform release that keeps custom backends, or set the sizes of "
+            "finegrained_tp_config to 0."
         )

@@ -1,9 +1,9 @@
 """What a VllmConfig asks of the plugin; decides whether the plugin is on.
 
-The knob is ``additional_config.finegrained_tp_config.oproj_tensor_parallel_size``; options of the backend may
-stand beside it, in ``additional_config.oproj_pass``. Once the rules have passed, that section also says what
-the graphs are made of. vLLM hashes ``additional_config`` into the keys of its compile caches and sends it to
-every worker, so one key never serves two rewrites, and all processes read the same settings.
+The sizes are those of ``additional_config.finegrained_tp_config``; options of the backend may stand beside
+them, in ``additional_config.oproj_pass``. Once the rules have passed, that section also says what the graphs are
+made of. vLLM hashes ``additional_config`` into the keys of its compile caches and sends it to every worker, so
+one key never serves two rewrites, and all processes read the same settings.
 """
 
 from collections.abc import Mapping
@@ -13,46 +13,44 @@ from typing import Any
 
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
+from oproj_pass.integrations.vllm.sizes import HEAD, set_sizes, sizes_of
 from oproj_pass.passes import ShardOProj
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 
 BACKEND = "oproj_npu"
-KNOB = "oproj_tensor_parallel_size"
-KNOB_SECTION = "finegrained_tp_config"
 SECTION = "oproj_pass"
 
 _SIZES = set(map(size_option, ROLE_TITLES))
 _DECIDED_BY_VLLM = {*_SIZES, "group", "plan", "release_weights", "agree_on_rows", "step_timeout"}
 _OPTIONS = {"load_sharded", *OProjConfig.model_fields} - _DECIDED_BY_VLLM
 _RESOLVED = "rewrite"
-_OFF = (None, 0, "0")
 
 
 @dataclass(frozen=True)
 class Settings:
     """The plugin's settings of one engine.
 
-    ``size``: N. ``capacity``: rows of every exchange, None for the step's own. ``load_sharded``: layers
-    load their slice only, or else in full for the backend to release. ``options``: the backend's other ones.
+    ``sizes``: N of each role. ``sampled_rows``: the most rows that a step samples, and the rows of every
+    exchange of the LM head. ``capacity``: those of every other exchange, None for the step's own.
+    ``load_sharded``: output projections load their slice only, or else in full for the backend to release.
+    ``options``: the backend's other ones.
     """
 
-    size: int
+    sizes: Mapping[str, int]
+    sampled_rows: int = 0
     capacity: int | None = None
     load_sharded: bool = True
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def in_model(self) -> dict[str, int]:
+        """The sizes of the roles inside the model's own graph: all but the LM head's."""
+        return {role: size for role, size in self.sizes.items() if role != HEAD}
 
-def knob_of(vllm_config: Any) -> Any:
-    """The knob as written, 0 where there is none."""
-    section = _mapping(vllm_config).get(KNOB_SECTION)
-    return section.get(KNOB, 0) if isinstance(section, Mapping) else 0
-
-
-def sizes_on(vllm_config: Any) -> set[str]:
-    """The keys of the knob's section that are on, whatever they are."""
-    section = _mapping(vllm_config).get(KNOB_SECTION)
-    written = section if isinstance(section, Mapping) else {}
-    return {name for name, value in written.items() if value not in _OFF}
+    @property
+    def of_head(self) -> dict[str, int]:
+        """The LM head's size alone."""
+        return {HEAD: self.sizes.get(HEAD, 0)}
 
 
 def section_of(vllm_config: Any) -> dict[str, Any]:
@@ -78,7 +76,8 @@ def settings_of(vllm_config: Any) -> Settings | None:
         return None
     options = {name: value for name, value in section.items() if name != _RESOLVED}
     return Settings(
-        size=knob_of(vllm_config),
+        sizes=sizes_of(vllm_config),
+        sampled_rows=_sampled_rows(vllm_config),
         capacity=options.pop("capacity", None),
         load_sharded=options.pop("load_sharded", True),
         options=options,
@@ -90,15 +89,24 @@ def has_section(vllm_config: Any) -> bool:
     return SECTION in _mapping(vllm_config)
 
 
-def resolve(vllm_config: Any, size: int) -> None:
-    """Turn the plugin on for this engine, with N = ``size``."""
+def resolve(vllm_config: Any, sizes: Mapping[str, int]) -> None:
+    """Set the sizes by role for this plugin and for whoever else reads them; turn it on if one is on."""
     config = vllm_config.additional_config
-    config[KNOB_SECTION] = {**config[KNOB_SECTION], KNOB: size}
+    set_sizes(vllm_config, sizes)
+    if not any(sizes.values()):
+        config.get(SECTION, {}).pop(_RESOLVED, None)
+        return
     section = section_of(vllm_config)
     if section.get("capacity") is not None:
         section["capacity"] = _sufficient(section["capacity"], vllm_config)
     rewrite = {"version": version("oproj-pass"), "passes": [ShardOProj.name]}
     config[SECTION] = {**section, _RESOLVED: rewrite}
+
+
+def _sampled_rows(vllm_config: Any) -> int:
+    drafts = getattr(vllm_config.speculative_config, "num_speculative_tokens", 0) or 0
+    requests: int = vllm_config.scheduler_config.max_num_seqs
+    return requests * (1 + drafts)
 
 
 def _sufficient(capacity: Any, vllm_config: Any) -> int:
@@ -112,13 +120,6 @@ def _sufficient(capacity: Any, vllm_config: Any) -> int:
             f"max_num_batched_tokens ({largest}, after the platform's own changes)."
         )
     return capacity
-
-
-def turn_off(vllm_config: Any) -> None:
-    """Set the knob to 0, for this plugin and for whoever else reads it."""
-    config = vllm_config.additional_config
-    config[KNOB_SECTION] = {**config[KNOB_SECTION], KNOB: 0}
-    config.get(SECTION, {}).pop(_RESOLVED, None)
 
 
 def _mapping(vllm_config: Any) -> Mapping[str, Any]:
