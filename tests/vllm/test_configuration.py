@@ -53,12 +53,23 @@ def guard(facts):
 
 
 def test_registers_once_however_often_it_is_called(facts):
-    assert facts["hooks"] == {"wrapped": [True] * 5, "same": [True] * 5}
+    assert facts["hooks"] == {"wrapped": [True] * 7, "same": [True] * 7}
 
 
 def test_a_decode_node_that_keeps_the_rules_is_on(rules):
     settings = rules["decode node"]["settings"]
-    assert (settings.size, settings.capacity, settings.load_sharded) == (2, None, True)
+    assert (settings.sizes["oproj"], settings.capacity, settings.load_sharded) == (2, None, True)
+
+
+def test_every_size_reaches_the_plugin(rules):
+    settings = rules["every size"]["settings"]
+    assert settings.sizes == {"oproj": 2, "mlp": 4, "lmhead": 2, "embedding": 2}
+    assert settings.sampled_rows == 16  # max_num_seqs
+    assert all("neither dense layers nor shared" in line for line in rules["logged with every size"])
+
+
+def test_the_lm_head_needs_no_uniform_steps(rules):
+    assert rules["lmhead, eager, no kv transfer"]["settings"].sizes["lmhead"] == 2
 
 
 @pytest.mark.parametrize("case", ["no knob", "knob 0", "knob null"])
@@ -73,7 +84,9 @@ def test_is_silent_with_the_knob_off(rules, case):
     [
         ("no kv transfer, tp 2", ["rule 2", "rule 4", "rule 10"]),
         ("not a size", ["rule 1"]),
-        ("a size that is not built", ["rule 18", "mlp_tensor_parallel_size"]),
+        ("a size that is not built", ["rule 18", "olora_tensor_parallel_size"]),
+        ("lmhead, drafts of a model", ["rule 23", "draft_model"]),
+        ("lmhead, external launcher", ["lmhead_tensor_parallel_size=2", "external_launcher"]),
         ("a misspelled knob", ["rule 1", "did you mean 'oproj_tensor_parallel_size'"]),
         ("unknown option", ["capcity", "capacity"]),
         ("small capacity", ["capacity is 512", "8192"]),
@@ -91,12 +104,13 @@ def test_a_fixed_capacity_makes_the_rules_of_uniform_steps_moot(rules):
     assert rules["capacity, no kv transfer"]["settings"].capacity == 8192
 
 
-def test_rule_13_turns_the_knob_off_with_its_warning(rules):
+def test_rule_13_turns_the_sizes_of_uniform_steps_off_together_with_its_warning(rules):
+    remaining = {"oproj": 0, "mlp": 0, "embedding": 0, "lmhead": 2}
     uncovered = rules["uncovered"]
-    assert uncovered["settings"] is None
-    assert uncovered["additional"]["finegrained_tp_config"] == {"oproj_tensor_parallel_size": 0}
-    (warning,) = rules["logged when uncovered"]
-    assert "rule 13" in warning
+    assert uncovered["settings"].sizes == remaining
+    written = {f"{role}_tensor_parallel_size": size for role, size in remaining.items()}
+    assert uncovered["additional"]["finegrained_tp_config"] == written
+    (warning,) = [line for line in rules["logged when uncovered"] if "rule 13" in line]
     assert "600" in warning
 
 

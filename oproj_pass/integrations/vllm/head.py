@@ -79,8 +79,8 @@ class SharedHead:
         count, capacity = len(hidden_states), self.settings.sampled_rows
         if count > capacity:
             raise ConfigError(
-                f"{self.shared}: a call of the LM head brings {count} rows, and a step samples {capacity} at most "
-                "(max_num_seqs x (1 + num_speculative_tokens)). Raise max_num_seqs on all ranks."
+                f"{self.shared}: a call of the LM head brings {count} rows, and no step samples more than "
+                f"{capacity} (max_num_seqs x (1 + num_speculative_tokens)). Raise max_num_seqs on all ranks."
             )
         if self.rows is None:
             self.rows = hidden_states.new_zeros(capacity, *hidden_states.shape[1:])

@@ -1,9 +1,9 @@
 """What a VllmConfig asks of the plugin; decides whether the plugin is on.
 
 The sizes are those of ``additional_config.finegrained_tp_config``; options of the backend may stand beside
-them, in ``additional_config.oproj_pass``. Once the rules have passed, that section also says what the graphs are
-made of. vLLM hashes ``additional_config`` into the keys of its compile caches and sends it to every worker, so
-one key never serves two rewrites, and all processes read the same settings.
+them, in ``additional_config.oproj_pass``. Once the rules have passed, that section also says what the graphs
+are made of. vLLM hashes ``additional_config`` into the keys of its compile caches and sends it to every
+worker, so one key never serves two rewrites, and all processes read the same settings.
 """
 
 from collections.abc import Mapping

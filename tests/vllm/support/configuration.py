@@ -27,6 +27,11 @@ DECODE_NODE = {
     },
 }
 
+HEAD = {"lmhead_tensor_parallel_size": 2}
+EVERY_SIZE = HEAD | {
+    "oproj_tensor_parallel_size": 2, "mlp_tensor_parallel_size": 4, "embedding_tensor_parallel_size": 2,
+}  # fmt: skip
+
 
 def start():
     """Load vLLM with the configuration platform, and its general plugins."""
@@ -128,7 +133,14 @@ def rule_facts(model):
         "no knob": outcome(model, None),
         "knob 0": outcome(model, 0),
         "knob null": outcome(model, {"oproj_tensor_parallel_size": None, "mlp_tensor_parallel_size": 0}),
-        "a size that is not built": outcome(model, {"mlp_tensor_parallel_size": 2}),
+        "a size that is not built": outcome(model, {"olora_tensor_parallel_size": 2}),
+        "lmhead, eager, no kv transfer": outcome(model, HEAD, kv_transfer_config=None, enforce_eager=True),
+        "lmhead, drafts of a model": outcome(
+            model,
+            HEAD,
+            speculative_config={"method": "draft_model", "model": str(model), "num_speculative_tokens": 1},
+        ),
+        "lmhead, external launcher": outcome(model, HEAD, distributed_executor_backend="external_launcher"),
         "a misspelled knob": outcome(model, {"o_proj_tensor_parallel_size": 2}),
         "no kv transfer, tp 2": outcome(model, 2, kv_transfer_config=None, tensor_parallel_size=2),
         "not a size": outcome(model, "two"),
@@ -140,7 +152,9 @@ def rule_facts(model):
         "graphs dropped": with_platform_hook(drop_graphs, model, 2),
     }
     facts["logged before"] = records.take()
-    facts["uncovered"] = outcome(model, 2, max_num_seqs=600)
+    facts["every size"] = outcome(model, EVERY_SIZE)
+    facts["logged with every size"] = records.take()
+    facts["uncovered"] = outcome(model, EVERY_SIZE, max_num_seqs=600)
     facts["logged when uncovered"] = records.take()
     keys = {
         "n2": outcome(model, 2), "n4": outcome(model, 4), "n2 again": outcome(model, 2),
@@ -161,6 +175,7 @@ def hook_facts():
     from vllm.config import CompilationConfig
     from vllm.model_executor.layers.linear import RowParallelLinear
     from vllm.platforms import current_platform
+    from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
     from oproj_pass.integrations.vllm import register
@@ -173,6 +188,8 @@ def hook_facts():
             RowParallelLinear.__init__,
             CompilationConfig.init_backend,
             WorkerWrapperBase.execute_model,
+            WorkerWrapperBase.init_worker,
+            InputProcessor.process_inputs,
         ]
 
     first = hooks()

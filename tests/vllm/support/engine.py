@@ -6,14 +6,19 @@ COMPILED = {"mode": 2, "backend": "oproj_npu"}
 
 
 def build_engine(model, *, size=0, compilation=None, capacity="auto", options=None, **arguments):
-    """An ``LLM`` over the checkpoint; sharded over ``size`` ranks, eager without ``compilation``."""
+    """An ``LLM`` over the checkpoint; sharded over ``size`` ranks, eager without ``compilation``.
+
+    ``size``: of the output projections, or by role.
+    """
     from vllm import LLM
 
     from examples.vllm_on_cpu import prepare
 
     prepare()
     section = {**({"capacity": capacity} if capacity else {}), **(options or {})}
-    additional = {"finegrained_tp_config": {"oproj_tensor_parallel_size": size}, "oproj_pass": section}
+    sizes = size if isinstance(size, dict) else {"oproj": size}
+    knobs = {f"{role}_tensor_parallel_size": number for role, number in sizes.items()}
+    additional = {"finegrained_tp_config": knobs, "oproj_pass": section}
     settings = {
         "distributed_executor_backend": "uni",  # the worker lives in this process
         "dtype": "float32",
@@ -68,9 +73,14 @@ def stored_graph(llm):
 
 def output_projections(llm):
     """Each output projection's weight: its class name, full shape, bytes of its storage and of its shard."""
+    return weights(llm, "o_proj.weight")
+
+
+def weights(llm, *suffixes):
+    """The same of every weight whose name ends in one of ``suffixes``."""
     found = {}
     for name, parameter in model_of(llm).named_parameters():
-        if name.endswith("o_proj.weight"):
+        if name.endswith(suffixes):
             shard = getattr(parameter, "shard", None)
             stored = parameter.untyped_storage().nbytes()
             found[name] = (type(parameter).__name__, tuple(parameter.shape), stored, shard and shard.nbytes)
