@@ -45,10 +45,10 @@ METADATA = _getters(
     torch._has_compatible_shallow_copy_type,
 }  # fmt: skip
 GET_DATA, SET_DATA = Tensor.data.__get__, Tensor.data.__set__  # type: ignore[attr-defined]
-_PRODUCTS = {
+_STEPS = {
     F.linear, torch.addmm, torch.matmul, torch.mm, Tensor.matmul, Tensor.mm, Tensor.addmm,
     Tensor.__matmul__, Tensor.__rmatmul__, Tensor.t, torch.t, Tensor.T.__get__,  # type: ignore[attr-defined]
-    torch._int_mm, torch._scaled_mm, torch._scaled_mm_v2,
+    torch._int_mm, torch._scaled_mm, torch._scaled_mm_v2, F.embedding, torch.embedding,
 }  # fmt: skip
 _CONVERSIONS = {"to", "type", "float", "double", "half", "bfloat16", "cpu", "cuda", "npu"}
 _CHANGES = {
@@ -76,14 +76,14 @@ def is_collective(func: Callable[..., Any]) -> bool:
 def refusal(func: Callable[..., Any], shard: Shard) -> EagerStepError | WeightReleasedError:
     """The error for a use of the full weight: a step outside its graph, a change, or another read."""
     is_operator = isinstance(func, torch._ops.OpOverload | torch._ops.OpOverloadPacket)  # npu_quant_matmul
-    if (is_operator or func in _PRODUCTS) and within_model_call():
+    if (is_operator or func in _STEPS) and within_model_call():
         return EagerStepError(
             f"{shard.describe()}: this projection is sharded and was about to run eager: {eager_cause()} "
             "An eager step may bring another token count than its peers and hang the collectives, so it is "
             "refused."
         )
     name = name_of(func)
-    remedy = _MERGE if is_operator or func in _PRODUCTS or name in _CHANGES else _REMEDY
+    remedy = _MERGE if is_operator or func in _STEPS or name in _CHANGES else _REMEDY
     return WeightReleasedError(
         f"{shard.describe()}: `{name}` needs the full weight, which was released. {remedy}"
     )

@@ -34,6 +34,7 @@ def every_fact(model):
         "hooks": configuration.hook_facts(),
         "rules": configuration.rule_facts(model),
         "guard": configuration.guard_facts(model),
+        "head": configuration.head_facts(model),
     }
 
 
@@ -50,6 +51,11 @@ def rules(facts):
 @pytest.fixture
 def guard(facts):
     return facts["guard"]
+
+
+@pytest.fixture
+def head(facts):
+    return facts["head"]
 
 
 def test_registers_once_however_often_it_is_called(facts):
@@ -86,7 +92,7 @@ def test_is_silent_with_the_knob_off(rules, case):
         ("not a size", ["rule 1"]),
         ("a size that is not built", ["rule 18", "olora_tensor_parallel_size"]),
         ("lmhead, drafts of a model", ["rule 23", "draft_model"]),
-        ("lmhead, external launcher", ["lmhead_tensor_parallel_size=2", "external_launcher"]),
+        ("lmhead, runner V2", ["lmhead_tensor_parallel_size=2 with model runner V2"]),
         ("a misspelled knob", ["rule 1", "did you mean 'oproj_tensor_parallel_size'"]),
         ("unknown option", ["capcity", "capacity"]),
         ("small capacity", ["capacity is 512", "8192"]),
@@ -98,6 +104,10 @@ def test_is_silent_with_the_knob_off(rules, case):
 def test_refuses_with_every_finding(rules, case, found):
     for text in found:
         assert text in rules[case]["error"]
+
+
+def test_the_model_runner_matters_to_the_lm_head_alone(rules):
+    assert rules["decode node, runner V2"]["settings"].sizes["oproj"] == 2
 
 
 def test_a_fixed_capacity_makes_the_rules_of_uniform_steps_moot(rules):
@@ -149,3 +159,21 @@ def test_lets_pass_what_is_no_target_forward_of_a_real_step(guard, step):
 @pytest.mark.parametrize("why", ["knob 0", "capacity"])
 def test_does_not_guard_where_rows_cannot_differ(guard, why):
     assert guard[f"oversize, {why}"] == ("NONE", "ran")
+
+
+def test_the_lm_head_is_called_with_as_many_rows_on_an_idle_rank_as_on_a_busy_one(head):
+    busy, idle = head["called with"]
+    assert busy == [[1, 1]] * 3 + [[0, 0]]
+    assert idle == [[0, 0]] * 4  # none of the last step's rows
+    assert head["three rows"] == [[2, 2]] * 3
+
+
+def test_refuses_more_rows_than_a_step_samples(head):
+    assert head["five rows"].startswith("ConfigError: lmhead_tensor_parallel_size=2: a call of the LM head")
+
+
+def test_says_so_when_there_is_no_lm_head_to_share(head):
+    assert "SimpleNamespace computes no logits" in head["no logits"]
+    assert head["never called"].startswith(
+        "SiteMismatchError: lmhead_tensor_parallel_size=2, but the profile"
+    )

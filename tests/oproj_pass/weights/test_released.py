@@ -49,13 +49,21 @@ def test_says_how_to_merge_an_adapter(weight, how):
     assert "full_state_dict" in str(raised.value)
 
 
-def test_takes_a_product_in_a_forward_for_a_step(weight):
+@pytest.mark.parametrize(
+    ("use", "x"),
+    [
+        (lambda x, weight: x @ weight.t(), torch.ones(2, 6)),
+        (lambda ids, weight: F.embedding(ids, weight), torch.tensor([1, 0])),
+    ],
+    ids=["product", "lookup"],
+)
+def test_takes_a_product_and_a_lookup_in_a_forward_for_a_step(weight, use, x):
     class Layer(nn.Module):
         def forward(self, x):
-            return x @ weight.t()
+            return use(x, weight)
 
     with pytest.raises(EagerStepError, match="about to run eager"):
-        Layer()(torch.ones(2, 6))
+        Layer()(x)
 
 
 def test_takes_merged_values_as_advised(weight):

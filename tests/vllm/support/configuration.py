@@ -2,6 +2,7 @@
 
 import logging
 import os
+from types import SimpleNamespace
 from unittest.mock import patch
 
 EXAMPLE_CONNECTOR = (
@@ -140,7 +141,6 @@ def rule_facts(model):
             HEAD,
             speculative_config={"method": "draft_model", "model": str(model), "num_speculative_tokens": 1},
         ),
-        "lmhead, external launcher": outcome(model, HEAD, distributed_executor_backend="external_launcher"),
         "a misspelled knob": outcome(model, {"o_proj_tensor_parallel_size": 2}),
         "no kv transfer, tp 2": outcome(model, 2, kv_transfer_config=None, tensor_parallel_size=2),
         "not a size": outcome(model, "two"),
@@ -151,6 +151,9 @@ def rule_facts(model):
         "compilation dropped": with_platform_hook(drop_compilation, model, 2),
         "graphs dropped": with_platform_hook(drop_graphs, model, 2),
     }
+    with patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER="1"):
+        facts["lmhead, runner V2"] = outcome(model, HEAD)
+        facts["decode node, runner V2"] = outcome(model, 2)
     facts["logged before"] = records.take()
     facts["every size"] = outcome(model, EVERY_SIZE)
     facts["logged with every size"] = records.take()
@@ -166,6 +169,64 @@ def rule_facts(model):
     with patch.object(ShardOProj, "name", "another_pass"):
         keys["another pass"] = outcome(model, 2)
     facts["keys"] = {name: found.get("key", found) for name, found in keys.items()}
+    return facts
+
+
+class _HeadWorker:
+    """A worker whose model returns the rows that its LM head was called with."""
+
+    def __init__(self, computes_logits=True):
+        self.model, self.calls = SimpleNamespace(), []
+        if computes_logits:
+            self.model.compute_logits = lambda rows: self.calls.append(rows.clone()) or rows * 2
+
+    def load_model(self):
+        pass
+
+    def get_model(self):
+        return self.model
+
+    def execute_dummy_batch(self):
+        pass
+
+    def initialize_from_config(self, kv_cache_config):
+        pass
+
+
+def head_facts(model):
+    """What the LM head of a worker is called with, on a busy and on an idle rank; and what is refused."""
+    start()
+    import torch
+
+    from oproj_pass.integrations.vllm import settings_of
+    from oproj_pass.integrations.vllm.head import SharedHead, _share_head
+
+    settings = settings_of(build(model, HEAD, max_num_seqs=4, kv_transfer_config=None, enforce_eager=True))
+
+    def refusal(function, *args):
+        try:
+            function(*args)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def serving(worker):
+        _share_head(worker, SharedHead(settings))
+        worker.load_model()
+        return worker
+
+    with (
+        patch("oproj_pass.integrations.vllm.head.head_options_of", lambda settings: {}),
+        patch("torch.compile", lambda function, **_: function),
+    ):
+        worker, silent = serving(_HeadWorker()), serving(_HeadWorker())
+        facts = {"no logits": refusal(serving, _HeadWorker(computes_logits=False))}
+    facts["never called"] = refusal(silent.initialize_from_config, None)
+    facts["three rows"] = worker.model.compute_logits(torch.ones(3, 2)).tolist()
+    worker.initialize_from_config(None)
+    worker.execute_dummy_batch()
+    facts["called with"] = [rows.tolist() for rows in worker.calls]
+    facts["five rows"] = refusal(worker.model.compute_logits, torch.ones(5, 2))
     return facts
 
 
