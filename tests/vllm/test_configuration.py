@@ -106,10 +106,6 @@ def test_refuses_with_every_finding(rules, case, found):
         assert text in rules[case]["error"]
 
 
-def test_the_model_runner_matters_to_the_lm_head_alone(rules):
-    assert rules["decode node, runner V2"]["settings"].sizes["oproj"] == 2
-
-
 def test_a_fixed_capacity_makes_the_rules_of_uniform_steps_moot(rules):
     assert rules["capacity, no kv transfer"]["settings"].capacity == 8192
 

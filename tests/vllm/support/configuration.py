@@ -153,7 +153,6 @@ def rule_facts(model):
     }
     with patch.dict(os.environ, VLLM_USE_V2_MODEL_RUNNER="1"):
         facts["lmhead, runner V2"] = outcome(model, HEAD)
-        facts["decode node, runner V2"] = outcome(model, 2)
     facts["logged before"] = records.take()
     facts["every size"] = outcome(model, EVERY_SIZE)
     facts["logged with every size"] = records.take()
