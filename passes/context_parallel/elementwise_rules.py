@@ -45,7 +45,7 @@ NORMS = ops.targets("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_n
 def elementwise(call: Call) -> Followed:
     """Right-aligned broadcasting; of a whole input that has rows, this rank's are taken."""
     if ops.operation(call.node) in ops.CAST | _COMPLEX:
-        return Followed(call.first()[1])
+        return Followed(call.first(alone=False)[1])
     shape = call.shape
     rows = aligned_rows(call, call.node.all_input_nodes, len(shape))
     return Followed(rows, aligned_splits(call, call.node.all_input_nodes, rows, shape))

@@ -32,6 +32,8 @@ SELECTS = ops.targets("select", "slice", "narrow", "index_select")
 PARTS = ops.targets("split", "split_with_sizes", "chunk", "unbind")
 JOINS = ops.targets("cat", "concat", "concatenate", "stack")
 _STACK = ops.targets("stack")
+_INTERLEAVE, _UNBIND = ops.targets("repeat_interleave"), ops.targets("unbind")
+_SELECT, _SLICE = ops.targets("select"), ops.targets("slice")
 _UNFLATTEN = ops.targets("unflatten")
 
 
@@ -99,7 +101,7 @@ def _stated(call: Call, rows: Rows, dim: int) -> Iterator[tuple[Place, Size]]:
 def repeated(call: Call) -> Followed:
     """``repeat`` with one repetition of the rows; ``repeat_interleave`` along another dimension."""
     source, rows = call.first()
-    if ops.operation(call.node) in ops.targets("repeat_interleave"):
+    if ops.operation(call.node) in _INTERLEAVE:
         dim = argument(call.node, 2, "dim")
         if dim is None or dim % len(call.shape) == rows.dim:
             raise CannotSplit(f"`{call.node.name}` repeats along the rows")
@@ -128,9 +130,9 @@ def selected(call: Call) -> Followed:
     rank, operation = len(shape_of(source) or ()), ops.operation(call.node)
     dim = argument(call.node, 1, "dim", 0) % rank
     if dim != rows.dim:
-        drops = operation in ops.targets("select") and dim < rows.dim
+        drops = operation in _SELECT and dim < rows.dim
         return Followed(Rows(rows.dim - drops, rows.outer))
-    if operation in ops.targets("slice") and call.is_total(call.shape[dim], rows.outer):
+    if operation in _SLICE and call.is_total(call.shape[dim], rows.outer):
         return Followed(rows)
     return Followed(None, is_end=True)
 
@@ -138,7 +140,7 @@ def selected(call: Call) -> Followed:
 def taken_apart(call: Call) -> Followed:
     """The parts of another dimension; each has its rows where the value had them."""
     source, rows = call.first()
-    position = 1 if ops.operation(call.node) in ops.targets("unbind") else 2
+    position = 1 if ops.operation(call.node) in _UNBIND else 2
     dim = argument(call.node, position, "dim", 0) % len(shape_of(source) or ())
     if dim == rows.dim:
         raise CannotSplit(f"`{call.node.name}` takes the rows apart")

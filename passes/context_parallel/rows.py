@@ -70,13 +70,14 @@ class Call:
         """Where rows lie on an argument; None if it is whole or no value of the graph."""
         return self.local.get(value) if isinstance(value, Node) else None
 
-    def first(self) -> tuple[Node, Rows]:
-        """The first argument, which has to be local."""
-        source = self.node.args[0] if self.node.args else self.node.kwargs.get("input")
+    def first(self, *, alone: bool = True) -> tuple[Node, Rows]:
+        """The first argument, which has to be local; ``alone``: and no other one."""
+        source: Any = self.node.args[0] if self.node.args else self.node.kwargs.get("input")
         rows = self.rows(source)
-        if rows is None:
+        others = [node for node in self.node.all_input_nodes if node is not source and self.rows(node)]
+        if rows is None or (alone and others):
             raise CannotSplit(f"`{self.node.name}` reads rows by another argument than its first")
-        return source, rows  # type: ignore[return-value]
+        return source, rows
 
     def is_total(self, size: Size, outer: Size = 1) -> bool:
         """Whether a size counts all rows of the batch entries."""

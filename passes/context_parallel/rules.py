@@ -13,15 +13,15 @@ from torch.fx import Node
 from oproj_pass.passes.context_parallel import elementwise_rules as elementwise
 from oproj_pass.passes.context_parallel import layout_rules as layout
 from oproj_pass.passes.context_parallel import product_rules as products
-from oproj_pass.passes.context_parallel.rows import Call, CannotSplit, Followed
+from oproj_pass.passes.context_parallel.rows import Call, CannotSplit, Followed, at_place
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
 
 logger = logging.getLogger(__name__)
 
 _CACHE_WRITES = ops.targets("index_copy", "index_put", "scatter", "slice_scatter", "copy")
+_COPY_INTO = ops.targets("copy")
 _GATHERS_FEATURES = ops.targets("gather", "take_along_dim")
-_ATTENTION = ops.ATTENTION
 
 
 def follow(call: Call) -> Followed:
@@ -30,7 +30,7 @@ def follow(call: Call) -> Followed:
     if rule is None:
         raise CannotSplit(f"`{call.node.name}` ({_name(call.node)}) may mix rows")
     try:
-        return rule(call)
+        found = rule(call)
     except CannotSplit:
         raise
     except Exception as error:  # arguments that the rule did not foresee
@@ -38,6 +38,17 @@ def follow(call: Call) -> Followed:
         raise CannotSplit(
             f"`{call.node.name}` has arguments that are not understood ({type(error).__name__})"
         ) from error
+    if found.rows is None and not found.is_end:
+        _require_gathered(call, found)
+    return found
+
+
+def _require_gathered(call: Call, found: Followed) -> None:
+    """A result that is whole is made of whole values; fresh memory takes no more than type and device."""
+    gathered = {at_place(call.node, place) for place in found.gathers}
+    local = {node for node in call.node.all_input_nodes if call.rows(node)}
+    if not (gathered >= local or ops.operation(call.node) in ops.FACTORY):
+        raise CannotSplit(f"`{call.node.name}` picks the places that it writes by local rows")
 
 
 def _rule_for(node: Node) -> Callable[[Call], Followed] | None:
@@ -46,7 +57,7 @@ def _rule_for(node: Node) -> Callable[[Call], Followed] | None:
     if node.target is getattr:
         return layout.transposed if node.args[1] in ("T", "mT", "H", "mH") else None
     operation = ops.operation(node)
-    if operation in _ATTENTION | ops.registered(*ops.ENGINE_ATTENTION):
+    if operation in ops.ATTENTION or ops.operator_name(node) in ops.ENGINE_ATTENTION:
         return products.attention
     found = next((rule for family, rule in _RULES if operation in family), None)
     if found is None and torch.Tag.pointwise in getattr(node.target, "tags", ()):
@@ -61,7 +72,7 @@ def _written(call: Call) -> Followed:
         places = [("args", i) for i, value in enumerate(call.node.args) if call.rows(value)]
         named = [("kwargs", name) for name, value in call.node.kwargs.items() if call.rows(value)]
         return Followed(None, gathers=(*places, *named))
-    if ops.operation(call.node) in ops.targets("copy"):
+    if ops.operation(call.node) in _COPY_INTO:
         return elementwise.elementwise(call)
     raise CannotSplit(f"`{call.node.name}` writes into rows by number")
 
@@ -74,7 +85,7 @@ def _set_item(call: Call) -> Followed:
 
 
 def _gathered_features(call: Call) -> Followed:
-    source, rows = call.first()
+    source, rows = call.first(alone=False)
     dim, index = argument(call.node, 1, "dim"), argument(call.node, 2, "index")
     if dim % len(call.shape) == rows.dim:
         raise CannotSplit(f"`{call.node.name}` picks rows by a tensor")

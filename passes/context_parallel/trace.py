@@ -4,6 +4,7 @@ One scan in graph order. Sizes that the graph computes keep their meaning, the r
 size that an operation states for the dimension of local rows is noted, to be replaced.
 """
 
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,11 +119,11 @@ class _Scan:
         trace = self.trace
         found = follow(Call(node, trace.local, trace.total))
         trace.followed[node] = found
-        if found.rows is None:
-            self._whole_again.update([node, *map(storage_owner, mutated_inputs(node))])
-        else:
+        if found.rows is not None:
             trace.local[node] = found.rows
             trace.met.update([node] if found.gathers else [])
+        elif found.gathers or found.is_end:
+            self._whole_again.update([node, *map(storage_owner, mutated_inputs(node))])
         if found.is_end:
             trace.ends += [(node, source) for source in sources]
 
@@ -163,7 +164,7 @@ def _is_shape(node: Node) -> bool:
 
 
 def _has_tensor(value: Any, node: Node) -> bool:
-    if node.target in ops.targets("setitem"):
+    if node.target is operator.setitem:
         return True
     return isinstance(value, Tensor) or (
         isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value)

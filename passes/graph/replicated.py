@@ -32,7 +32,8 @@ _BY_NUMBER = ops.targets(
 _RANDOM = ops.targets("dropout", "native_dropout")
 _ARITHMETIC = ops.POINTWISE | ops.COMBINE
 _KEEPS = (ops.PASS_THROUGH | ops.COMBINE | ops.SOFTMAX) - _BY_NUMBER - _RANDOM
-_INDEX = ops.targets("getitem", "index", "index_select")
+_INDEX_SELECT = ops.targets("index_select")
+_INDEX = _INDEX_SELECT | ops.targets("getitem", "index")
 
 
 class Replication:
@@ -115,7 +116,7 @@ def _picks_by_number(node: Node) -> bool:
     index = argument(node, 1, "index", argument(node, 1, "indices"))
     if node.target is operator.getitem and not isinstance(value_of(node.args[0]), Tensor):  # type: ignore[arg-type]
         return False
-    if ops.operation(node) in ops.targets("index_select"):
+    if ops.operation(node) in _INDEX_SELECT:
         return False
     return not all(
         item in (None, Ellipsis, slice(None)) or isinstance(item, Node)

@@ -176,6 +176,16 @@ def test_gathers_keys_that_are_joined_to_an_empty_cache():
     assert len(record.gathered) == 1
 
 
+def test_refuses_to_write_where_local_rows_say():
+    """Whole values at places that are this rank's: neither is the whole."""
+
+    def attend(x):
+        cache = torch.zeros(9, 8).index_put((x[0, :, 0].long(),), torch.ones(6, 8))
+        return F.scaled_dot_product_attention(x, cache[None], cache[None])
+
+    assert any("places that it writes by local rows" in reason for reason in refusals(attend=attend))
+
+
 def test_reads_the_number_of_rows_of_the_whole_sequence_from_local_values():
     class Scaled(Layer):
         def forward(self, ids):
