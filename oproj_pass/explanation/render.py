@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from oproj_pass.explanation.by_role import by_role, saved_as_configured
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
 from oproj_pass.passes.diff.labels import fold_paths, format_value
 from oproj_pass.passes.diff.snapshot import NodeSnapshot
@@ -78,6 +79,7 @@ def headline(report: "ExplainReport") -> str:
 
 def _sections(report: "ExplainReport") -> Iterator[_Section]:
     yield _projections(report)
+    yield _roles(report)
     yield _totals(report)
     yield _Section(
         "Left alone",
@@ -121,6 +123,28 @@ def _projections(report: "ExplainReport") -> _Section:
 def _has_family(report: "ExplainReport") -> bool:
     """Whether anything else than output projections is sharded too."""
     return any(row.role != "oproj" for row in report.projections)
+
+
+def _roles(report: "ExplainReport") -> _Section:
+    """Nothing for output projections alone, which the totals speak of."""
+    totals = by_role(report)
+    rows = [
+        (
+            total.role,
+            str(size),
+            str(total.sites),
+            format_nbytes(total.full_nbytes),
+            format_nbytes(saved),
+            format_nbytes(total.left_nbytes) if total.left_nbytes else "",
+        )
+        for total in totals
+        for size, saved in total.saved_nbytes.items()
+    ]
+    if (together := saved_as_configured(totals)) is not None:
+        full = format_nbytes(sum(total.full_nbytes for total in totals))
+        rows.append(("all", "", str(len(report.projections)), full, format_nbytes(together), ""))
+    headers = ("role", "N", "sites", "full", "saved", "left alone")
+    return _Section("By role", headers, rows if len(totals) > 1 else [], 1)
 
 
 def _totals(report: "ExplainReport") -> _Section:

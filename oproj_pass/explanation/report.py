@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 
 from oproj_pass.config import AUTO
 from oproj_pass.explanation import render
+from oproj_pass.explanation.by_role import by_role
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES, saved_nbytes
 from oproj_pass.groups import AUTO_SIZES
 from oproj_pass.passes import STRATEGIES, NearMiss
@@ -181,6 +182,7 @@ class ExplainReport:
             "fitting_sizes": list(self.fitting_sizes),
             "full_nbytes": self.full_nbytes,
             "sizes": {str(size): self._totals(size) for size in self.sizes},
+            "roles": {total.role: asdict(total) for total in by_role(self)},
             "projections": [self._row(row) for row in self.projections],
             "near_misses": [asdict(miss) for miss in self.near_misses],
             "graph_breaks": [asdict(break_) for break_ in self.graph_breaks],
