@@ -12,6 +12,7 @@ from oproj_pass.advisor.kv_cache import KVCache
 from oproj_pass.advisor.memory import Memory
 from oproj_pass.advisor.profile import Profile
 from oproj_pass.advisor.published import Deviation
+from oproj_pass.advisor.roles import RoleOption
 from oproj_pass.advisor.sites import Site
 from oproj_pass.advisor.step_time import Step
 from oproj_pass.passes import NearMiss
@@ -93,6 +94,7 @@ class Advice:
     draft_layers: int
     cache: KVCache | None
     options: tuple[Option, ...]
+    roles: tuple[RoleOption, ...]
     misfits: Mapping[int, str]
     deviations: tuple[Deviation, ...]
     recommendation: Recommendation
@@ -129,6 +131,17 @@ class Advice:
             "setting": asdict(self.setting),
             "draft_layers": self.draft_layers,
             "options": [self._option(option) for option in self.options],
+            "roles": [
+                {
+                    "role": role.role,
+                    "size": role.size,
+                    "sites": role.sites,
+                    "full_nbytes": role.full_nbytes,
+                    "saved_nbytes": role.saved_nbytes,
+                    **_step(role.step),
+                }
+                for role in self.roles
+            ],
             "misfits": {str(size): reason for size, reason in self.misfits.items()},
             "recommendation": {
                 "oproj_tensor_parallel_size": chosen.size if chosen else 0,

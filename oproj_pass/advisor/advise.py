@@ -11,6 +11,7 @@ from oproj_pass.advisor.kv_cache import KVCache
 from oproj_pass.advisor.memory import memory_of
 from oproj_pass.advisor.profile import Profile
 from oproj_pass.advisor.published import deviations
+from oproj_pass.advisor.roles import role_options
 from oproj_pass.advisor.sites import Scheme, Site, merged_shapes, sites_of
 from oproj_pass.advisor.step_time import Step, step_difference
 from oproj_pass.advisor.workload import EXCHANGES, Shape, Strategy
@@ -38,7 +39,7 @@ def advise(
 
     Raises ``ConfigError`` where there is nothing to shard, or no size fits.
     """
-    sites = sites_of(report.projections, scheme)
+    sites = sites_of((row for row in report.projections if row.role == "oproj"), scheme)
     if not sites:
         raise ConfigError(
             f"{report.model} has no output projection that can be sharded: `oproj explain` says why"
@@ -59,6 +60,16 @@ def advise(
         draft_layers=draft_layers,
         cache=cache,
         options=options,
+        roles=tuple(
+            role_options(
+                report.projections,
+                profile,
+                sizes=sizes,
+                tokens=setting.batch,
+                scheme=scheme,
+                framework=setting.framework,
+            )
+        ),
         misfits=misfits,
         deviations=deviations(profile.name),
         recommendation=_recommend(options, setting),

@@ -7,7 +7,16 @@ from importlib.resources import files
 
 from oproj_pass.advisor.advice import Advice, Option
 from oproj_pass.advisor.plots import Bar, Line, bar_plot, line_plot
-from oproj_pass.advisor.text import HEADERS, TEXT_COLUMNS, cells, headline, notes, verdict
+from oproj_pass.advisor.text import (
+    HEADERS,
+    ROLE_HEADERS,
+    TEXT_COLUMNS,
+    cells,
+    headline,
+    notes,
+    role_cells,
+    verdict,
+)
 from oproj_pass.advisor.workload import EXCHANGES
 from oproj_pass.explanation.render import format_nbytes
 from oproj_pass.passes.diff.markup import Markup, element
@@ -47,6 +56,7 @@ def _body(advice: Advice) -> Markup:
         _section(
             f"A step of {advice.setting.batch} tokens a rank, against the unsharded step", _options(advice)
         ),
+        *_roles(advice),
         element("div", {"class": "plots"}, *_plots(advice)),
         _traffic_section(advice),
         _section(
@@ -65,6 +75,12 @@ def _options(advice: Advice) -> Markup:
     rows = [cells(advice, option) for option in advice.options]
     chosen = [option is advice.recommendation.option for option in advice.options]
     return _table(HEADERS, rows, TEXT_COLUMNS, chosen)
+
+
+def _roles(advice: Advice) -> list[Markup]:
+    if not advice.roles:
+        return []
+    return [_section("The rest of the family", _table(ROLE_HEADERS, role_cells(advice), (1, 7)))]
 
 
 def _plots(advice: Advice) -> list[Markup]:

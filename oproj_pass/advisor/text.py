@@ -9,13 +9,26 @@ from rich.text import Text
 from oproj_pass.advisor.advice import Advice, Option
 from oproj_pass.advisor.figures import Basis, Range
 from oproj_pass.explanation.render import format_nbytes
+from oproj_pass.passes.sites.options import ROLE_TITLES
 
-__all__ = ["HEADERS", "TEXT_COLUMNS", "cells", "format_ms", "headline", "notes", "to_rich", "verdict"]
+__all__ = [
+    "HEADERS",
+    "ROLE_HEADERS",
+    "TEXT_COLUMNS",
+    "cells",
+    "format_ms",
+    "headline",
+    "notes",
+    "role_cells",
+    "to_rich",
+    "verdict",
+]
 
 HEADERS = (
     "N", "strategy", "saved", "net", "KV tokens", "ms a step", "range", "sent", "bound by", "turns at"
 )  # fmt: skip
 TEXT_COLUMNS = (1, 8)
+ROLE_HEADERS = ("N", "role", "sites", "full", "saved", "ms a step", "range", "bound by")
 
 
 def to_rich(advice: Advice) -> RenderableType:
@@ -27,8 +40,37 @@ def to_rich(advice: Advice) -> RenderableType:
     for option in advice.options:
         style = "bold" if option is advice.recommendation.option else ""
         table.add_row(*map(Text, cells(advice, option)), style=style)
+    parts: list[RenderableType] = [Text(headline(advice), style="bold"), Text(), table]
+    if advice.roles:
+        parts += [Text(), _roles(advice)]
     lines = [Text(), Text(verdict(advice), style="bold"), Text(), *map(Text, notes(advice))]
-    return Group(Text(headline(advice), style="bold"), Text(), table, *lines)
+    return Group(*parts, *lines)
+
+
+def role_cells(advice: Advice) -> list[tuple[str, ...]]:
+    """The rows of the other roles, below ``ROLE_HEADERS``."""
+    return [
+        (
+            str(option.size),
+            ROLE_TITLES[option.role],
+            str(option.sites),
+            format_nbytes(option.full_nbytes),
+            format_nbytes(option.saved_nbytes),
+            format_ms(option.step.difference.value),
+            _bounds(option.step.difference),
+            option.step.bound,
+        )
+        for option in advice.roles
+    ]
+
+
+def _roles(advice: Advice) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", title="The rest of the family")
+    for number, header in enumerate(ROLE_HEADERS):
+        table.add_column(header, justify="left" if number in (1, 7) else "right", no_wrap=True)
+    for row in role_cells(advice):
+        table.add_row(*map(Text, row))
+    return table
 
 
 def headline(advice: Advice) -> str:

@@ -12,6 +12,9 @@ from oproj_pass.errors import ConfigError
 EXAMPLE = "Example: oproj advise DeepSeek-V3/config.json --machine a2 --scheme w8a8 --batch 24"
 
 
+_FAMILY = {f"{role}_tensor_parallel_size": "auto" for role in ("oproj", "mlp", "lmhead", "embedding")}
+
+
 def run(
     path: Annotated[
         Path, typer.Argument(exists=True, help="A config.json, or the model folder that holds it.")
@@ -73,7 +76,7 @@ def run(
         from oproj_pass.explanation import explain  # noqa: PLC0415
 
         with model_errors(path):
-            report = explain(model, **decode_step())
+            report = explain(model, config=_FAMILY, **decode_step())
     facts: Any = model.config
     stored = scheme_of(fields) if scheme is None else SCHEMES.get(scheme)
     advice = advise(
