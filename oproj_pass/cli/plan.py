@@ -19,6 +19,7 @@ from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Json, Status, finish, show
 from oproj_pass.cli.source import Source, read_deployment
 from oproj_pass.deployment.files import read_mapping
+from oproj_pass.deployment.numbers import whole_number
 from oproj_pass.errors import ConfigError
 
 EXAMPLE = "Example: oproj plan --max-num-seqs 24 --max-num-batched-tokens 8192 --num-speculative-tokens 1"
@@ -44,10 +45,21 @@ def parse_sizes(text: str) -> list[int]:
         raise typer.BadParameter(f"{text!r} is not a list of sizes such as 1 2 4 8") from None
 
 
+def _whole_number(text: str | int) -> int:
+    try:
+        return int(whole_number(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a whole number, such as 8192, 8k or 8K") from None
+
+
+def _count(help_: str) -> Any:
+    return typer.Option(help=help_, parser=_whole_number, metavar="<int>")
+
+
 def run(
     deployment: Source = None,
-    max_num_seqs: Annotated[int | None, typer.Option(help="Most requests in one step, R.")] = None,
-    max_num_batched_tokens: Annotated[int | None, typer.Option(help="Most tokens in one step, T.")] = None,
+    max_num_seqs: Annotated[int | None, _count("Most requests in one step, R.")] = None,
+    max_num_batched_tokens: Annotated[int | None, _count("Most tokens in one step, T; 8k is 8000.")] = None,
     num_speculative_tokens: Annotated[
         int | None, typer.Option(help="Draft tokens a request and step.")
     ] = None,

@@ -19,6 +19,11 @@ def test_plans_from_options(oproj):
     assert planned(result) == plan_capture(StepBound(24, 8192, 1))
 
 
+def test_numbers_may_be_readable(oproj):
+    result = oproj("plan", "--max-num-seqs", 24, "--max-num-batched-tokens", "8k", "--json")
+    assert planned(result) == plan_capture(StepBound(24, 8000))
+
+
 def test_plans_from_a_deployment(oproj, decode_node):
     assert planned(oproj("plan", decode_node(), "--json")) == plan_capture(StepBound(24, 8192, 1))
 
