@@ -19,9 +19,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from oproj_pass.capture import StepBound, plan_capture
+from oproj_pass.capture import GraphMode, StepBound, plan_capture
 from oproj_pass.groups import shard_group
-from oproj_pass.runtime import ControlGroup, DecodeRunner, Replies
+from oproj_pass.runtime import ControlGroup, DecodeRunner, Replies, StepKind
 
 HIDDEN, TOKENS, SIZE = 64, 13, 16
 PLAN = plan_capture(StepBound(SIZE, 4096), sizes=[1, 2, 4, 8, SIZE])
@@ -92,38 +92,50 @@ def measure(rounds):
     )
     runner.capture(batch(1))
     inputs = batch(TOKENS)
+    direct = partial(fn, **runner._inputs.arguments(SIZE))
+
+    def agree():
+        runner._peers.agree(StepKind.STEP, TOKENS, GraphMode.FULL)
+
+    def agree_and_call():  # with the caches as the agreement leaves them
+        agree()
+        return direct()
+
     with torch.inference_mode():
         calls = {
-            "direct": partial(fn, **runner._inputs.arguments(SIZE)),
+            "direct": direct,
+            "agree": agree,
+            "agree and call": agree_and_call,
             "step": partial(runner.step, inputs),
         }
         whole = microseconds(calls, rounds)
         parts = {
             "check inputs, constants, stance and weights": Timed(runner._checks, "check"),
-            "agree, without the network": Timed(runner._peers, "agree"),
             "copy into persistent inputs, pad": Timed(runner._inputs, "load"),
             "replay": Timed(runner._graphs[SIZE], "replay"),
             "trim": Timed(runner._outputs, "trim"),
         }
-        microseconds(calls, rounds)
+        microseconds({"step": calls["step"]}, rounds)
     return whole, {name: min(part.times) for name, part in parts.items()}
 
 
 def report(whole, parts):
-    direct, step = whole["direct"], whole["step"]
+    direct, step, aside = whole["direct"], whole["step"], whole["agree and call"]
     table = Table(title=f"One decode step: {TOKENS} tokens at size {SIZE}, three inputs, least time")
     table.add_column("part")
     table.add_column("µs", justify="right")
     table.add_column("of the direct call", justify="right")
-    table.add_row("the compiled function, called directly", f"{direct:.1f}", "1.00x")
-    table.add_row("a step of the runner", f"{step:.1f}", f"{step / direct:.2f}x")
-    table.add_section()
-    parts["between them: dispatch, guard, autograd mode"] = step - sum(parts.values())
-    for name, value in parts.items():
+    rows = {
+        "the compiled function, called directly": direct,
+        "an agreement, without the network": whole["agree"],
+        "an agreement, then the direct call": aside,
+        "a step of the runner": step,
+        "[bold]overhead of the step, agreement aside": step - aside,
+    }
+    for number, (name, value) in enumerate((rows | parts).items()):
+        if number == len(rows):
+            table.add_section()
         table.add_row(name, f"{value:.1f}", f"{value / direct:.2f}x")
-    table.add_section()
-    overhead = step - direct - parts["agree, without the network"]
-    table.add_row("[bold]overhead, agreement aside", f"[bold]{overhead:.1f}", f"{overhead / direct:.2f}x")
     Console().print(table)
 
 

@@ -7,7 +7,8 @@ For each group size N it decodes with the same random weights, through the captu
 reports: parity with the unsharded model, sizes captured and steps that captured again, memory freed by the
 allocator's own count, and time per step. N = 0 is the unsharded model, compiled and captured alike. Nothing
 else may run on the devices. Rank 0 prints the report and writes it as JSON; a failed check is reported, and
-the next one goes on.
+the next one goes on. With --lose-a-rank it does one thing only: the last rank stops inside a replay, and
+every other one must end in an error, or its process with a flight record, within three timeouts.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import gc
 import json
 import os
 import platform
+import signal
 import statistics
 import time
 import traceback
@@ -112,6 +114,10 @@ def parse():
     parser.add_argument("--inner-backend", default="auto")
     parser.add_argument("--fuse", choices=["mc2"], help="also fuse the second half of the exchange")
     parser.add_argument("--output", type=Path, default=Path("on_device_report.json"))
+    parser.add_argument(
+        "--lose-a-rank", action="store_true", help="stop a rank inside a replay, nothing else"
+    )
+    parser.add_argument("--timeout", type=float, default=20.0, help="seconds, for --lose-a-rank")
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes, to see the script run")
     args = parser.parse_args()
     if args.rehearse:
@@ -206,6 +212,36 @@ def worst(value, control):
     return max(gathered)
 
 
+def lose_a_rank(args, device, control):
+    """How this rank's step ends when the last rank stops inside its replay; None on that rank."""
+    os.environ.setdefault("OPROJ_FLIGHT_DIR", str(args.output.with_suffix("")) + "_flight")
+    world, rank = dist.get_world_size(), dist.get_rank()
+    processes = [None] * world
+    dist.all_gather_object(processes, os.getpid(), group=control)
+    plan = plan_capture(StepBound(args.batch, max(args.batch, 8192)), sizes=[args.batch])
+    x = torch.zeros(args.batch, args.hidden, dtype=torch.bfloat16, device=device)
+    model = compiled(build(args, device), args, world)
+    runner = DecodeRunner(model, plan, rows={"x": 0}, timeout=args.timeout)
+    runner.capture({"x": x})
+    runner.step({"x": x})
+    synchronize(device)
+    if rank == world - 1:
+        runner._serving._replay = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)
+    begin, error = time.perf_counter(), "none: the step ended as if no rank were lost"
+    try:
+        runner.step({"x": x})
+        synchronize(device)
+    except Exception as found:
+        error = f"{type(found).__name__}: {found}"
+    seconds = time.perf_counter() - begin
+    if rank == 0:
+        time.sleep(args.timeout)  # the others', too
+        os.kill(processes[-1], signal.SIGCONT)
+    if rank == world - 1:
+        return None
+    return {"rank": rank, "seconds": seconds, "error": error}
+
+
 def time_steps(runner, x, steps, device, control):
     """The median milliseconds of a step on the slowest rank."""
     times = []
@@ -270,6 +306,15 @@ def main():
     args = parse()
     device, checks = start(args), []
     control = dist.new_group(backend="gloo")
+    if args.lose_a_rank:
+        found = lose_a_rank(args, device, control)
+        if found is None:
+            return 0
+        in_time = found["seconds"] <= 3 * args.timeout + 1 and not found["error"].startswith("none")
+        report = args.output.with_suffix(f".rank{found['rank']}.json")
+        report.write_text(json.dumps({"environment": environment(args), "lost_rank": found}, indent=2) + "\n")
+        Console().print(f"{'well' if in_time else 'NOT WELL'}: {found}. Please send {report}.", markup=False)
+        return not in_time
     for ranks in args.group_sizes:
         if ranks and dist.get_world_size() % ranks:
             continue

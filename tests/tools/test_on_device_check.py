@@ -47,3 +47,13 @@ def test_reports_a_failed_check_and_goes_on(rehearse):
     assert [item["ranks"] for item in report["checks"]] == [2, 0]
     assert all("no_such_backend" in item["problems"][0] for item in report["checks"])
     assert "no Dynamo backend" in done.stdout
+
+
+def test_a_rank_that_stops_inside_a_replay_is_reported_by_the_other(two_ranks, tmp_path):
+    output = tmp_path / "report.json"
+    arguments = ("--device", "cpu", "--rehearse", "--lose-a-rank", "--timeout", "2", "--output", str(output))
+    done = run_script(two_ranks, tmp_path, SCRIPT, *arguments)
+    assert "well: " in done.stdout, done.stdout + done.stderr
+    found = json.loads((tmp_path / "report.rank0.json").read_text())["lost_rank"]
+    assert "GroupMismatchError" in found["error"]
+    assert (tmp_path / "report_flight" / "rank0.json").exists()
