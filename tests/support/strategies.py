@@ -24,6 +24,7 @@ from oproj_pass.passes.graph.ops import registered
 from oproj_pass.passes.strategies.exchange import Peers
 from tests.support import quantised
 from tests.support.fake import fake_world, run_on_all_ranks
+from tests.support.quantised import Model, model
 
 
 @dataclass
@@ -44,6 +45,20 @@ class Outcome:
         """The largest difference, relative to the largest result."""
         pairs = zip(self.outputs, self.expected, strict=True)
         return max(((y.double() - e.double()).abs().max() / e.double().abs().max()).item() for y, e in pairs)
+
+
+def rows(size, *shape, dtype=torch.bfloat16):
+    """Every rank's activations, those of rank 0 far larger than the others'."""
+    by_rank = [torch.randn(*shape).to(dtype) for _ in range(size)]
+    by_rank[0] *= 100
+    return by_rank
+
+
+def module_of(kind):
+    """A projection of that scheme, or a dense one in bfloat16."""
+    if kind is nn.Linear:
+        return Model(nn.Linear(64, 32, dtype=torch.bfloat16)).eval().requires_grad_(False)
+    return model(kind, hidden=32)
 
 
 def sharded(

@@ -6,22 +6,11 @@ from torch import nn
 
 from oproj_pass.passes.graph.collectives import is_collective
 from tests.support import quantised
-from tests.support.quantised import Model, model
-from tests.support.strategies import sharded
+from tests.support.strategies import module_of, rows, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
 KINDS = [quantised.W8A8Smooth, quantised.W8A8Tensor, quantised.ScaledRow, nn.Linear]
 STRATEGIES = {"row": {}, "column": {}, "grid": {"mesh": (2, 2)}}
-
-
-def rows(*shape, size=4):
-    return [torch.randn(*shape).to(torch.bfloat16) for _ in range(size)]
-
-
-def module_of(kind):
-    if kind is nn.Linear:
-        return Model(nn.Linear(64, 32, dtype=torch.bfloat16)).eval().requires_grad_(False)
-    return model(kind, hidden=32)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -29,7 +18,7 @@ def module_of(kind):
 def test_is_bit_equal_to_the_unchunked_exchange(strategy, kind):
     if strategy == "grid" and kind is quantised.W8A8Smooth:
         pytest.skip("a grid refuses an int32 bias in units of scales of rows")
-    module, xs, options = module_of(kind), rows(5, 64), STRATEGIES[strategy]
+    module, xs, options = module_of(kind), rows(4, 5, 64), STRATEGIES[strategy]
     whole = sharded(module, xs, strategy, **options)
     chunked = sharded(module, xs, strategy, chunks=2, least_chunk_nbytes=0, **options)
     assert chunked.record.regions[0].config.chunks == 2
@@ -37,7 +26,7 @@ def test_is_bit_equal_to_the_unchunked_exchange(strategy, kind):
 
 
 def test_keeps_the_shape_of_several_leading_dimensions():
-    outcome = sharded(module_of(nn.Linear), rows(2, 3, 64), "row", chunks=3, least_chunk_nbytes=0)
+    outcome = sharded(module_of(nn.Linear), rows(4, 2, 3, 64), "row", chunks=3, least_chunk_nbytes=0)
     assert outcome.record.regions[0].config.chunks == 3
     assert outcome.outputs[0].shape == (2, 3, 32)
     assert outcome.error < 1e-2
@@ -45,7 +34,7 @@ def test_keeps_the_shape_of_several_leading_dimensions():
 
 def chunked_nodes(reduce="exchange"):
     options = {"chunks": 2, "least_chunk_nbytes": 0, "reduce": reduce}
-    outcome = sharded(module_of(nn.Linear), rows(4, 64), "row", **options)
+    outcome = sharded(module_of(nn.Linear), rows(4, 4, 64), "row", **options)
     return list(outcome.record.regions[0].nodes)
 
 
@@ -78,12 +67,12 @@ def test_joining_the_chunks_in_another_order_shows():
         joined.update_arg(0, joined.args[0][::-1])
 
     options = {"chunks": 2, "least_chunk_nbytes": 0}
-    assert sharded(module_of(nn.Linear), rows(4, 64), "row", edit=swap, **options).error > 1e-2
+    assert sharded(module_of(nn.Linear), rows(4, 4, 64), "row", edit=swap, **options).error > 1e-2
 
 
 @pytest.mark.parametrize(
     "options", [{"chunks": 2}, {"chunks": 8}, {"chunks": 2, "capacity": 8}, {"chunks": 2, "dynamic": True}]
 )
 def test_leaves_rows_together_where_chunks_cannot_pay(options):
-    outcome = sharded(module_of(nn.Linear), rows(4, 64), "row", **options)
+    outcome = sharded(module_of(nn.Linear), rows(4, 4, 64), "row", **options)
     assert outcome.record.regions[0].config.chunks == 1

@@ -13,7 +13,7 @@ from tests.support import layouts, quantised
 from tests.support.layouts import LAYOUTS, layout
 from tests.support.models import decoder
 from tests.support.quantised import Model, model
-from tests.support.strategies import sharded
+from tests.support.strategies import rows, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
 QUANTISED = [
@@ -22,13 +22,6 @@ QUANTISED = [
     quantised.ScaledRow, quantised.ScaledRowNamed,
 ]  # fmt: skip
 WEIGHT_ONLY = [kind for kind in LAYOUTS if not issubclass(kind, layouts.AWQ)]
-
-
-def rows(size, *shape, dtype=torch.bfloat16):
-    """Every rank's activations, those of rank 0 far larger than the others'."""
-    by_rank = [torch.randn(*shape).to(dtype) for _ in range(size)]
-    by_rank[0] *= 100
-    return by_rank
 
 
 def linear(features=64, hidden=32, dtype=torch.bfloat16):

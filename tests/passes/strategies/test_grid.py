@@ -11,7 +11,7 @@ from oproj_pass.passes.strategies.traffic import TokenSizes, best_split, sent_nb
 from tests.support import quantised
 from tests.support.layouts import Groups, SquareBlocks, layout
 from tests.support.quantised import Model, model
-from tests.support.strategies import sharded
+from tests.support.strategies import module_of, rows, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
 EPS = torch.finfo(torch.bfloat16).eps
@@ -19,19 +19,6 @@ SCHEMES = [
     quantised.W8A8Dynamic, quantised.W8A8Tensor, quantised.W8A8Static, quantised.W8A8Packed, quantised.IntMM,
     quantised.ScaledTensor, quantised.ScaledStatic, quantised.ScaledRow, nn.Linear,
 ]  # fmt: skip
-
-
-def rows(size, *shape, dtype=torch.bfloat16):
-    """Every rank's activations, those of rank 0 far larger than the others'."""
-    by_rank = [torch.randn(*shape).to(dtype) for _ in range(size)]
-    by_rank[0] *= 100
-    return by_rank
-
-
-def module_of(kind):
-    if kind is nn.Linear:
-        return Model(nn.Linear(64, 32, dtype=torch.bfloat16)).eval().requires_grad_(False)
-    return model(kind, hidden=32)
 
 
 @pytest.mark.parametrize("kind", SCHEMES)
