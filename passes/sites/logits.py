@@ -39,7 +39,7 @@ def gemms_that_leave(scan: Scan) -> list[Gemm]:
             read |= labels
         if node in scan.gemms or ops.operation(node) in ops.LOOKUP or not computed.isdisjoint(sources):
             computed.add(node)
-    return [scan.gemms[node] for node in scan.gemms if node in leaving - read - scan.of_mixers]
+    return [scan.gemms[node] for node in scan.gemms if node in leaving - read - scan.of_attention]
 
 
 def _is_of_logits(node: Node, scan: Scan, results: Labels[Node], computed: set[Node]) -> bool:

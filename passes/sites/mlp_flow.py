@@ -47,7 +47,7 @@ def mlp_candidates(scan: Scan) -> Iterator[Candidate]:
     for node in scan.gm.graph.nodes:
         if (gemm := scan.gemms.get(node)) is not None:
             flow = flows.get(gemm.input)
-            if flow is not None and flow.activated and not (flow.ups | {node}) & scan.of_mixers:
+            if flow is not None and flow.activated and not (flow.ups | {node}) & scan.of_attention:
                 yield Candidate(tuple(up for n, up in scan.gemms.items() if n in flow.ups), gemm, between)
             if gemm.bias is None or not scan.dependence.is_activation(gemm.bias):
                 flows[node] = Flow(frozenset((node,)))

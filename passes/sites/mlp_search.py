@@ -38,7 +38,7 @@ def find_mlps(scan: Scan, globs: Globs) -> tuple[list[Mlp], list[NearMiss]]:
         if isinstance(found, Mlp):
             taken |= found.readers
             sites.append(found)
-        else:
+        elif candidate.down.node not in scan.of_mixers:  # a mixer's own projection has its reason already
             misses.append(found)
     return sites, [*misses, *routed_experts(scan, globs)]
 

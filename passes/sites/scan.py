@@ -48,6 +48,11 @@ class Scan:
         return frozenset(reached.gemm.node for reached in self.trace.reached)
 
     @cached_property
+    def of_attention(self) -> frozenset[Node]:
+        """Those among them that an attention's result reaches."""
+        return frozenset(reached.gemm.node for reached in self.trace.reached if reached.is_attention)
+
+    @cached_property
     def vocabularies(self) -> frozenset[int]:
         """The numbers of rows of the stored tables that ids of the batch are looked up in."""
         found = set()
