@@ -25,6 +25,7 @@ CALLS = {"warm-up": 1, "capture": 2, "replay": 1}
 
 def hit(phase, name, culprit):
     """How this rank's phase, and one more step, end, while ``culprit`` sends itself the signal in it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background inherits to ignore it
     processes = [None] * dist.get_world_size()
     dist.all_gather_object(processes, os.getpid())
     fn = Exchanging()
