@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from oproj_pass.deployment import chain_rules, exclusion_rules, graph_rules, rules
 from oproj_pass.deployment.facts import Facts
-from oproj_pass.deployment.findings import DeploymentReport, Finding
+from oproj_pass.deployment.findings import Finding
 from oproj_pass.deployment.knobs import UNIFORM_STEPS, Knob
 from oproj_pass.deployment.model import Deployment
+from oproj_pass.deployment.report import DeploymentReport
 from oproj_pass.deployment.rule import Rule
 
 __all__ = ["JUDGES", "check_deployment"]

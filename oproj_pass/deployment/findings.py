@@ -1,22 +1,21 @@
-"""What a check found: findings in the rules' order, and what is left of the sizes after them."""
+"""What a check found: findings in the rules' order, and what is left of the sizes after them.
+
+Holds facts; how they look is `render`'s, and `report` has both.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from oproj_pass.deployment import render
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
 from oproj_pass.deployment.knobs import Knob
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.errors import ConfigError
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-__all__ = ["DeploymentReport", "Finding", "Severity", "error", "warning"]
+__all__ = ["Finding", "Findings", "Severity", "error", "warning"]
 
 
 class Severity(enum.Enum):
@@ -90,13 +89,8 @@ def warning(
 
 
 @dataclass(frozen=True, repr=False)
-class DeploymentReport:
-    """Every finding of one check.
-
-    `sizes` are the fine-grained sizes that will run: none that is off, unusable, or turned off by rule 13.
-    `cudagraph_mode` is the mode left after platform rewrites. `not_judged` names the rules that could not be
-    decided, and the fact that each is missing.
-    """
+class Findings:
+    """Every finding of one check, and what follows from them (see `DeploymentReport`)."""
 
     findings: tuple[Finding, ...]
     sizes: Mapping[Knob, int]
@@ -139,12 +133,3 @@ class DeploymentReport:
             "findings": [finding.to_dict() for finding in self.findings],
             "not_judged": list(self.not_judged),
         }
-
-    def __repr__(self) -> str:
-        return f"DeploymentReport({render.headline(self)})"
-
-    def __rich__(self) -> RenderableType:
-        return render.to_rich(self)
-
-    def _repr_html_(self) -> str:
-        return render.to_html(self)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import html
 import json
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from oproj_pass.deployment.findings import Finding, Findings
 from oproj_pass.deployment.knobs import Knob
-
-if TYPE_CHECKING:
-    from oproj_pass.deployment.findings import DeploymentReport, Finding
 
 __all__ = ["headline", "to_html", "to_rich"]
 
@@ -20,7 +17,7 @@ _COLUMNS = ("rule", "severity", "field", "value", "required", "remedy", "set")
 _STYLES = {"error": "red", "warning": "yellow"}
 
 
-def to_rich(report: DeploymentReport) -> RenderableType:
+def to_rich(report: Findings) -> RenderableType:
     """Return the report as a headline and a few lines a finding, which wrap and are never cut."""
     lines = [Text(headline(report), style="green" if report.ok else "red")]
     for finding in report.findings:
@@ -35,7 +32,7 @@ def to_rich(report: DeploymentReport) -> RenderableType:
     return Group(*lines)
 
 
-def to_html(report: DeploymentReport) -> str:
+def to_html(report: Findings) -> str:
     """Return the report as one HTML fragment."""
     parts = [f"<p><b>{html.escape(headline(report))}</b></p>"]
     if report.findings:
@@ -45,7 +42,7 @@ def to_html(report: DeploymentReport) -> str:
     return "".join(parts)
 
 
-def headline(report: DeploymentReport) -> str:
+def headline(report: Findings) -> str:
     """Return the report in one line."""
     verdict = "may start" if report.ok else "refused"
     sizes = {Knob.OPROJ: 0, **report.sizes}

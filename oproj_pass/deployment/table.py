@@ -10,10 +10,10 @@ import itertools
 import sys
 
 from oproj_pass.deployment.check import check_deployment
-from oproj_pass.deployment.findings import DeploymentReport
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
 from oproj_pass.deployment.knobs import Knob
 from oproj_pass.deployment.model import Deployment
+from oproj_pass.deployment.report import DeploymentReport
 from oproj_pass.deployment.rule import Rule
 
 __all__ = ["graph_mode_page", "rule_table"]

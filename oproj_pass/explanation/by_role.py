@@ -1,14 +1,13 @@
 """What a report's sites come to role by role, each at the size that its own option sets."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.groups import AUTO_SIZES
+from oproj_pass.passes import NearMiss
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role
-
-if TYPE_CHECKING:
-    from oproj_pass.explanation.report import ExplainReport
 
 
 @dataclass(frozen=True)
@@ -28,9 +27,13 @@ class RoleTotal:
     saved_nbytes: dict[int, int]
 
 
-def by_role(report: "ExplainReport") -> tuple[RoleTotal, ...]:
-    """The roles that were looked for, or of which anything was found."""
-    return tuple(_totals(report))
+def by_role(
+    projections: Sequence[ProjectionRow],
+    near_misses: Sequence[NearMiss],
+    configured: Mapping[str, int | Literal["auto"]],
+) -> tuple[RoleTotal, ...]:
+    """The roles of which anything was found, each at its ``configured`` size."""
+    return tuple(_totals(projections, near_misses, configured))
 
 
 def saved_as_configured(totals: Sequence[RoleTotal]) -> int | None:
@@ -40,10 +43,13 @@ def saved_as_configured(totals: Sequence[RoleTotal]) -> int | None:
     return sum(found) if found and len(found) == len(totals) else None
 
 
-def _totals(report: "ExplainReport") -> Iterator[RoleTotal]:
-    configured = {"oproj": report.oproj_tensor_parallel_size, **report.role_sizes}
+def _totals(
+    projections: Sequence[ProjectionRow],
+    near_misses: Sequence[NearMiss],
+    configured: Mapping[str, int | Literal["auto"]],
+) -> Iterator[RoleTotal]:
     for role in ROLE_TITLES:
-        rows, misses = of_role(report.projections, role), of_role(report.near_misses, role)
+        rows, misses = of_role(projections, role), of_role(near_misses, role)
         if not (rows or misses):
             continue
         size = configured.get(role, "auto")

@@ -3,8 +3,8 @@
 import base64
 import hashlib
 
+from oproj_pass.explanation.explained import Explained
 from oproj_pass.explanation.render import to_html
-from oproj_pass.explanation.report import ExplainReport
 from oproj_pass.passes.diff.markup import Markup, element
 
 __all__ = ["to_page"]
@@ -29,7 +29,7 @@ tr:last-child td { border-bottom: 0; }
 )
 
 
-def to_page(report: ExplainReport, note: str | None = None) -> str:
+def to_page(report: Explained, note: str | None = None) -> str:
     """The whole document; ``note`` stands below the report's own."""
     digest = base64.b64encode(hashlib.sha256(_STYLE.encode("utf-8")).digest()).decode("ascii")
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

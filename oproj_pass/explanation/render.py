@@ -7,20 +7,18 @@ import html
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from oproj_pass.explanation.by_role import by_role, saved_as_configured
+from oproj_pass.explanation.by_role import saved_as_configured
+from oproj_pass.explanation.explained import Explained
+from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
 from oproj_pass.passes.diff.labels import fold_paths, format_value
 from oproj_pass.passes.diff.snapshot import NodeSnapshot
 from oproj_pass.passes.sites.options import ROLE_TITLES
-
-if TYPE_CHECKING:
-    from oproj_pass.explanation.report import ExplainReport, ProjectionRow
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class _Section:
     text_columns: int
 
 
-def to_rich(report: "ExplainReport") -> RenderableType:
+def to_rich(report: Explained) -> RenderableType:
     """The report for a terminal."""
     parts: list[RenderableType] = [Text(headline(report), style="bold")]
     for section in _sections(report):
@@ -43,7 +41,7 @@ def to_rich(report: "ExplainReport") -> RenderableType:
     return Group(*parts)
 
 
-def to_html(report: "ExplainReport") -> str:
+def to_html(report: Explained) -> str:
     """The report as one HTML fragment."""
     parts = [f"<p><b>{html.escape(headline(report))}</b></p>"]
     for section in _sections(report):
@@ -64,7 +62,7 @@ def format_nbytes(nbytes: int) -> str:
     return f"{nbytes / 2**10:.1f} KiB" if abs(nbytes) >= 2**10 else f"{nbytes} B"
 
 
-def headline(report: "ExplainReport") -> str:
+def headline(report: Explained) -> str:
     """The report in one line."""
     graphs = f"{report.num_graphs} graph{'' if report.num_graphs == 1 else 's'}"
     breaks = f", {len(report.graph_breaks)} graph break(s)" if report.graph_breaks else ""
@@ -77,7 +75,7 @@ def headline(report: "ExplainReport") -> str:
     )
 
 
-def _sections(report: "ExplainReport") -> Iterator[_Section]:
+def _sections(report: Explained) -> Iterator[_Section]:
     yield _projections(report)
     yield _roles(report)
     yield _totals(report)
@@ -101,7 +99,7 @@ def _sections(report: "ExplainReport") -> Iterator[_Section]:
     )
 
 
-def _projections(report: "ExplainReport") -> _Section:
+def _projections(report: Explained) -> _Section:
     size = next((n for n in reversed(report.sizes) if report.fits(n)), report.sizes[-1])
     rows = [
         (
@@ -120,14 +118,14 @@ def _projections(report: "ExplainReport") -> _Section:
     return _Section("Sites" if _has_family(report) else "Projections", headers, rows, len(first) + 2)
 
 
-def _has_family(report: "ExplainReport") -> bool:
+def _has_family(report: Explained) -> bool:
     """Whether anything else than output projections is sharded too."""
     return any(row.role != "oproj" for row in report.projections)
 
 
-def _roles(report: "ExplainReport") -> _Section:
+def _roles(report: Explained) -> _Section:
     """Nothing for output projections alone, which the totals speak of."""
-    totals = by_role(report)
+    totals = report.by_role()
     rows = [
         (
             total.role,
@@ -147,7 +145,7 @@ def _roles(report: "ExplainReport") -> _Section:
     return _Section("By role", headers, rows if len(totals) > 1 else [], 1)
 
 
-def _totals(report: "ExplainReport") -> _Section:
+def _totals(report: Explained) -> _Section:
     rows = [
         (
             str(size),
@@ -161,7 +159,7 @@ def _totals(report: "ExplainReport") -> _Section:
     return _Section("Totals", ("N", "saved", "saved net", "sent/token"), rows, 0)
 
 
-def _notes(report: "ExplainReport") -> Iterator[str]:
+def _notes(report: Explained) -> Iterator[str]:
     if not report.projections:
         yield "Nothing to shard."
         return
@@ -184,7 +182,7 @@ def _notes(report: "ExplainReport") -> Iterator[str]:
         yield f"oproj_tensor_parallel_size = {report.oproj_tensor_parallel_size} shards nothing."
 
 
-def _misfit(row: "ProjectionRow") -> str:
+def _misfit(row: ProjectionRow) -> str:
     k = f"K = {row.in_features}{_in_units(row)}"
     if row.strategy == "row":
         return f"does not divide {k}"
@@ -193,11 +191,11 @@ def _misfit(row: "ProjectionRow") -> str:
     )
 
 
-def _in_units(row: "ProjectionRow") -> str:
+def _in_units(row: ProjectionRow) -> str:
     return "" if row.unit == 1 else f" (groups of {row.unit} features)"
 
 
-def _folded(rows: Sequence["ProjectionRow"]) -> Iterator[tuple[str, "ProjectionRow"]]:
+def _folded(rows: Sequence[ProjectionRow]) -> Iterator[tuple[str, ProjectionRow]]:
     groups: dict[ProjectionRow, list[str]] = defaultdict(list)
     for row in rows:
         groups[replace(row, path="")].append(row.path)
@@ -206,7 +204,7 @@ def _folded(rows: Sequence["ProjectionRow"]) -> Iterator[tuple[str, "ProjectionR
             yield path, row
 
 
-def _folded_misses(report: "ExplainReport") -> Iterator[tuple[str, str, int]]:
+def _folded_misses(report: Explained) -> Iterator[tuple[str, str, int]]:
     groups: dict[tuple[str, int], list[str]] = defaultdict(list)
     for miss in report.near_misses:
         groups[miss.reason, miss.nbytes].append(miss.path)
@@ -215,7 +213,7 @@ def _folded_misses(report: "ExplainReport") -> Iterator[tuple[str, str, int]]:
             yield path, reason, nbytes
 
 
-def _weight(row: "ProjectionRow") -> str:
+def _weight(row: ProjectionRow) -> str:
     value = NodeSnapshot("", "", "", shape=(row.out_features, row.in_features), dtype=row.dtype)
     return format_value(value) + ("" if row.scheme == "dense" else f" {row.scheme}")
 

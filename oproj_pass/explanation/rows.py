@@ -7,7 +7,7 @@ from typing import Any
 
 from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import OProjConfig
-from oproj_pass.explanation.report import ProjectionRow
+from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.passes import STRATEGIES, Axis, Mlp, Projection, Site
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph.provenance import value_of

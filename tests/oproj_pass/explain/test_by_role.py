@@ -3,7 +3,7 @@
 import torch
 
 from oproj_pass.explanation import ExplainReport, ProjectionRow, explain
-from oproj_pass.explanation.by_role import by_role, saved_as_configured
+from oproj_pass.explanation.by_role import saved_as_configured
 from oproj_pass.passes import NearMiss
 from tests.oproj_pass.explain.test_report import text
 from tests.passes.sites.test_roles import Model
@@ -37,19 +37,19 @@ def report(**sizes):
 
 
 def test_sums_up_each_role_at_its_own_size():
-    totals = {total.role: total for total in by_role(report(oproj=8, mlp=8, lmhead=8, embedding=8))}
+    totals = {total.role: total for total in report(oproj=8, mlp=8, lmhead=8, embedding=8).by_role()}
     saved = {role: f"{total.saved_nbytes[8] / 2**30:.2f}" for role, total in totals.items()}
     assert saved == {"oproj": "5.84", "mlp": "0.97", "lmhead": "1.51", "embedding": "1.51"}
     assert (totals["mlp"].sites, totals["mlp"].left_nbytes) == (3, EXPERTS.nbytes)
 
 
 def test_adds_up_roles_of_different_sizes():
-    totals = by_role(report(oproj=8, mlp=2, lmhead=4, embedding=4))
+    totals = report(oproj=8, mlp=2, lmhead=4, embedding=4).by_role()
     assert saved_as_configured(totals) == sum(total.saved_nbytes[total.size] for total in totals)
 
 
 def test_adds_nothing_up_where_a_size_is_open():
-    assert saved_as_configured(by_role(report(oproj="auto", mlp=2, lmhead=4, embedding=4))) is None
+    assert saved_as_configured(report(oproj="auto", mlp=2, lmhead=4, embedding=4).by_role()) is None
 
 
 def test_prints_a_line_for_each_role_and_one_for_all():
