@@ -5,8 +5,10 @@ A test sends a module-level function to every rank; it runs inside a fresh proce
 results or errors come back by rank. A rank that does not answer in time is killed, and the test fails.
 """
 
+import gc
 import os
 import socket
+import sys
 import traceback
 from contextlib import suppress
 from datetime import timedelta
@@ -87,6 +89,19 @@ def _run(function, args, rank, world, port, group_timeout, init):
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        _forget_compiled_graphs()
+
+
+def _forget_compiled_graphs():
+    """Free the groups of graphs that Dynamo keeps in modules' globals: their threads never rest."""
+    import torch
+
+    torch._dynamo.reset()
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", {})
+        for name in [name for name in names if name.startswith("__compiled_fn_")]:
+            del names[name]
+    gc.collect()
 
 
 def _torchrun(rank, world, port):

@@ -11,7 +11,7 @@ from oproj_pass.agreement.wire import StepKind
 
 
 class Group:
-    ranks, rank, has_peers = (4, 5), 1, True
+    ranks, rank, has_peers, device = (4, 5), 1, True, object()
 
 
 @pytest.fixture
