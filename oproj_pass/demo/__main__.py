@@ -17,7 +17,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m oproj_pass.demo",
         description=f"{NUM_RANKS} data-parallel ranks decode with SmolLM2-135M-Instruct's real weights and "
-        "output projections sharded over pairs of ranks; every token is compared with the unsharded model's. "
+        "all roles sharded over pairs of ranks; every token is compared with the unsharded model's. "
         "The exit status is 1 if one differs.",
     )
     parser.add_argument("--json", action="store_true", help="print all facts as JSON instead of the report")

@@ -29,10 +29,13 @@ from oproj_pass.demo.serve import Served, empty_rows, serve, work_everywhere
 from oproj_pass.demo.slots import SlotDecoder
 from oproj_pass.deployment import PreemptionPolicy
 from oproj_pass.groups import require_fitting_size
+from oproj_pass.passes import ROLES
 from oproj_pass.runtime import DecodeRunner
 from oproj_pass.weights.memory_report import ShardReport, shard_report
 
-OPROJ_TENSOR_PARALLEL_SIZE = 2
+TENSOR_PARALLEL_SIZE = 2
+"""Of every role, so that pairs of ranks serve apart from each other."""
+
 BOUND = StepBound(max_num_seqs=3, max_num_batched_tokens=3)
 MAX_GRAPHS = 2
 MAX_PROMPT_TOKENS = 64
@@ -60,7 +63,7 @@ def run(options: Options) -> int:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
-        require_fitting_size(OPROJ_TENSOR_PARALLEL_SIZE, None)
+        require_fitting_size(TENSOR_PARALLEL_SIZE, None)
         facts = _demonstrate(options)
     finally:
         dist.destroy_process_group()
@@ -96,7 +99,7 @@ def _demonstrate(options: Options) -> DemoFacts | None:
     ranks = _gather(_rank_facts(shard_report(decoder), served, answers))
     if not ranks:
         return None
-    return DemoFacts(_model_name(options), num_layers, OPROJ_TENSOR_PARALLEL_SIZE, plan, ranks)
+    return DemoFacts(_model_name(options), num_layers, TENSOR_PARALLEL_SIZE, plan, ranks)
 
 
 def _model_name(options: Options) -> str:
@@ -135,7 +138,7 @@ def _shard_and_serve(
         requests,
         decoder,
         stop_token_ids=_stop_token_ids(decoder.model.generation_config),
-        policy=PreemptionPolicy(OPROJ_TENSOR_PARALLEL_SIZE),
+        policy=PreemptionPolicy(TENSOR_PARALLEL_SIZE),
         offload_tokens=OFFLOAD_TOKENS,
     )
     total = work_everywhere(scheduler).num_tokens_left
@@ -148,10 +151,10 @@ def _shard_and_serve(
 
 
 def _compile(decoder: SlotDecoder) -> Callable[..., Tensor]:
-    """The only lines that a model needs to have its output projections sharded."""
+    """The only lines that a model needs to have its weights of all roles sharded."""
     options = {
-        "oproj_tensor_parallel_size": OPROJ_TENSOR_PARALLEL_SIZE,
-        "expected_sites": decoder.model.config.num_hidden_layers,
+        **{f"{role}_tensor_parallel_size": TENSOR_PARALLEL_SIZE for role in ROLES},
+        "expected_sites": {"oproj": decoder.model.config.num_hidden_layers},
     }
     return torch.compile(decoder, backend="oproj_npu", options=options, fullgraph=True, dynamic=False)
 
@@ -164,10 +167,11 @@ def _stop_token_ids(config: GenerationConfig) -> list[int]:
 def _rank_facts(report: ShardReport, served: Served, answers: list[Answer]) -> RankFacts:
     return RankFacts(
         rank=dist.get_rank(),
-        sites=tuple(weight.path for weight in report.weights),
+        weights=tuple(weight.path for weight in report.weights),
         full_nbytes=report.full_nbytes,
         kept_nbytes=report.kept_nbytes,
         freed_nbytes=report.freed_nbytes,
+        freed_nbytes_by_role={role: part.freed_nbytes for role, part in report.by_role.items()},
         loads=served.loads,
         sizes=served.sizes,
         answers=answers,

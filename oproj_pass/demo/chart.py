@@ -20,8 +20,8 @@ def load_chart(facts: DemoFacts) -> Group:
     stride = -(-num_steps // _WIDTH)
     largest = facts.plan.max_size
     lines = []
-    for start in range(0, len(facts.ranks), facts.oproj_tensor_parallel_size):
-        group = facts.ranks[start : start + facts.oproj_tensor_parallel_size]
+    for start in range(0, len(facts.ranks), facts.tensor_parallel_size):
+        group = facts.ranks[start : start + facts.tensor_parallel_size]
         for rank in group:
             marks = [_bar(load, largest) for load in _fullest(rank.loads, stride)]
             lines.append(Text(f"rank {rank.rank}    ").append("".join(marks), "cyan"))

@@ -55,17 +55,19 @@ class RankFacts:
     """Everything one rank reports.
 
     Attributes:
-        sites: paths of the sharded weights.
+        weights: paths of the sharded weights.
+        freed_nbytes_by_role: a weight of two roles is under both, joined by "+".
         loads: tokens that the rank brought to each step.
         sizes: the captured size that its group replayed at each step.
         refusal: the error of the oversize step, None for a rank whose group had none.
     """
 
     rank: int
-    sites: tuple[str, ...]
+    weights: tuple[str, ...]
     full_nbytes: int
     kept_nbytes: int
     freed_nbytes: int
+    freed_nbytes_by_role: dict[str, int]
     loads: list[int]
     sizes: list[int]
     answers: list[Answer]
@@ -74,11 +76,11 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class DemoFacts:
-    """The whole run."""
+    """The whole run; ``tensor_parallel_size`` is the size of every role."""
 
     model: str
     num_layers: int
-    oproj_tensor_parallel_size: int
+    tensor_parallel_size: int
     plan: CapturePlan
     ranks: list[RankFacts]
 

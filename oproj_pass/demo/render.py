@@ -20,14 +20,14 @@ _NEXT = {
 
 def render(facts: DemoFacts, console: Console) -> None:
     """Print what was sharded, how the ranks were loaded, the answers, the refusal and the verdict."""
-    size = facts.oproj_tensor_parallel_size
+    size = facts.tensor_parallel_size
     console.print(
         f"\n[bold]{facts.model}[/], float32, {facts.num_layers} layers: {len(facts.ranks)} data-parallel "
-        f"ranks, each output projection sharded over {size} of them\n",
+        f"ranks, every role sharded over {size} of them\n",
         highlight=False,
     )
     sections: dict[str, RenderableType] = {
-        "Output projections": memory_table(facts),
+        "Memory": memory_table(facts),
         "Load": load_chart(facts),
         "Answers": answer_table(facts),
         "Preemption": preemptions(facts.answers),
@@ -41,22 +41,20 @@ def render(facts: DemoFacts, console: Console) -> None:
 
 
 def memory_table(facts: DemoFacts) -> Table:
-    """Sites and bytes of each rank, as its storages say."""
-    table = _table("rank", "sites", "before", "after", "freed", justify="right")
+    """Bytes of each rank's sharded weights, as its storages say, and what each role freed of them."""
+    roles = list(facts.ranks[0].freed_nbytes_by_role)
+    table = _table("rank", "weights", "before", "freed", *roles, justify="right")
     for rank in facts.ranks:
-        table.add_row(
-            str(rank.rank),
-            f"{len(rank.sites)}/{facts.num_layers}",
-            _mib(rank.full_nbytes),
-            _mib(rank.kept_nbytes),
-            f"{_mib(rank.freed_nbytes)} = {rank.freed_nbytes / rank.full_nbytes:.1%}",
-        )
-    full, kept, freed = (
-        sum(getattr(rank, f"{what}_nbytes") for rank in facts.ranks) for what in ("full", "kept", "freed")
-    )
-    totals = (_mib(full), _mib(kept), f"{_mib(freed)} = {freed / full:.1%}")
-    table.add_row("all", "", *totals, style="bold")
+        table.add_row(str(rank.rank), str(len(rank.weights)), *_memory([rank], roles))
+    table.add_row("all", "", *_memory(facts.ranks, roles), style="bold")
     return table
+
+
+def _memory(ranks: list[RankFacts], roles: list[str]) -> list[str]:
+    """Before and freed of all these ranks together, and freed by role."""
+    full, freed = (sum(getattr(rank, f"{what}_nbytes") for rank in ranks) for what in ("full", "freed"))
+    by_role = [_mib(sum(rank.freed_nbytes_by_role[role] for rank in ranks)) for role in roles]
+    return [_mib(full), f"{_mib(freed)} = {freed / full:.1%}", *by_role]
 
 
 def answer_table(facts: DemoFacts) -> Table:

@@ -28,16 +28,17 @@ def test_every_token_is_the_unsharded_models(run, ranks):
         assert answer["token_ids"] == answer["reference_token_ids"]
 
 
-def test_frees_all_but_one_slice_of_every_projection(run, ranks):
-    size = run.facts["oproj_tensor_parallel_size"]
+def test_frees_all_but_one_slice_of_every_weight(run, ranks):
+    size = run.facts["tensor_parallel_size"]
     for rank in ranks:
-        assert len(rank["sites"]) == run.facts["num_layers"]
+        assert len(rank["weights"]) == 4 * run.facts["num_layers"] + 1
+        assert set(rank["freed_nbytes_by_role"]) == {"oproj", "mlp", "lmhead+embedding"}
         assert rank["freed_nbytes"] * size == rank["full_nbytes"] * (size - 1)
         assert rank["kept_nbytes"] + rank["freed_nbytes"] == rank["full_nbytes"]
 
 
 def test_ranks_of_a_group_replay_the_same_size_however_uneven_their_loads(run, ranks):
-    size = run.facts["oproj_tensor_parallel_size"]
+    size = run.facts["tensor_parallel_size"]
     for start in range(0, len(ranks), size):
         group = ranks[start : start + size]
         assert all(rank["sizes"] == group[0]["sizes"] for rank in group)

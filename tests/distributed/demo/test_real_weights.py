@@ -14,16 +14,18 @@ pytestmark = [
 ]
 
 
-def test_shards_all_thirty_projections_and_keeps_every_token(run_demo):
+def test_shards_all_roles_of_thirty_layers_and_keeps_every_token(run_demo):
     run = run_demo(timeout=1200)
     assert run.status == 0, run.stderr
     facts = run.facts
     assert facts["tokens_equal"]
     answers = [answer for rank in facts["ranks"] for answer in rank["answers"]]
     assert sum(len(answer["token_ids"]) == 32 and answer["equal"] for answer in answers) >= 5
-    size = facts["oproj_tensor_parallel_size"]
+    size = facts["tensor_parallel_size"]
     for rank in facts["ranks"]:
-        assert len(rank["sites"]) == 30
+        assert len(rank["weights"]) == 30 + 3 * 30 + 1
+        assert set(rank["freed_nbytes_by_role"]) == {"oproj", "mlp", "lmhead+embedding"}  # one tied shard
+        assert sum(rank["freed_nbytes_by_role"].values()) == rank["freed_nbytes"]
         assert rank["freed_nbytes"] * size == rank["full_nbytes"] * (size - 1)
     refused = [rank["refusal"]["error"] for rank in facts["ranks"] if rank["refusal"]]
     assert refused == ["EagerStepError", "EagerStepError"]

@@ -29,10 +29,11 @@ def answer(request_id, token_ids, reference, finish_reason="length", **fields):
 @pytest.fixture
 def facts():
     refusal = Refusal(4, "EagerStepError", "rank 0 brings 4 tokens")
-    sites = ("model.layers.0.self_attn.o_proj.weight",)
+    weights = ("model.layers.0.self_attn.o_proj.weight",)
+    memory = (weights, 100, 50, 50, {"oproj": 50})
     ranks = [
-        RankFacts(0, sites, 100, 50, 50, [1, 3, 2], [3, 3, 3], [answer("r1", [5, 6], [5, 6])], refusal),
-        RankFacts(1, sites, 100, 50, 50, [2, 0, 1], [3, 3, 3], [answer("r2", [7, 8], [7, 8])], refusal),
+        RankFacts(0, *memory, [1, 3, 2], [3, 3, 3], [answer("r1", [5, 6], [5, 6])], refusal),
+        RankFacts(1, *memory, [2, 0, 1], [3, 3, 3], [answer("r2", [7, 8], [7, 8])], refusal),
     ]
     return DemoFacts("tiny", 1, 2, plan_capture(StepBound(3, 3), budget=2), ranks)
 
@@ -73,13 +74,17 @@ def test_compares_an_aborted_answer_as_far_as_it_got(facts):
 
 
 def test_adds_up_what_all_ranks_freed_in_readable_units(facts):
+    by_role = {"oproj": 1 << 20, "lmhead+embedding": 2 << 20}
     ranks = [
-        replace(rank, full_nbytes=4 << 20, kept_nbytes=1 << 20, freed_nbytes=3 << 20) for rank in facts.ranks
+        replace(
+            rank, full_nbytes=4 << 20, kept_nbytes=1 << 20, freed_nbytes=3 << 20, freed_nbytes_by_role=by_role
+        )
+        for rank in facts.ranks
     ]
     (line,) = [
         line for line in text_of(replace(facts, ranks=ranks)).splitlines() if line.split()[:1] == ["all"]
     ]
-    assert " ".join(line.split()) == "all 8.0 MiB 2.0 MiB 6.0 MiB = 75.0%"
+    assert " ".join(line.split()) == "all 8.0 MiB 6.0 MiB = 75.0% 2.0 MiB 4.0 MiB"
 
 
 def test_ends_with_what_to_try_next(facts):
