@@ -162,15 +162,15 @@ class QuantisedMlp(torch.nn.Module):
         self.fused = fused
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.ups = torch.nn.ModuleList(kind(64, 96 if fused else 48) for _ in range(2 - fused))
-            self.down = kind(48, 32)
+            self.ups = torch.nn.ModuleList(kind(64, 128 if fused else 64) for _ in range(2 - fused))
+            self.down = kind(64, 32)
 
     def forward(self, x):
         gate, up = self.ups[0](x).chunk(2, -1) if self.fused else (up(x) for up in self.ups)
         return self.down(torch.nn.functional.silu(gate) * up)
 
 
-QUANTISED = [quantised.W8A8Dynamic, quantised.W8A8Static]
+QUANTISED = [quantised.W8A8Dynamic, quantised.W8A8Static, quantised.ScaledRow]
 
 
 @pytest.mark.parametrize("fused", [True, False], ids=["fused", "apart"])
@@ -184,3 +184,25 @@ def test_keeps_every_ranks_result_for_a_quantised_mlp(kind, fused):
     module = QuantisedMlp(kind, fused).eval()
     assert sharded(module, xs, roles=["mlp"]).error < 0.05
     assert sharded(module, xs, roles=["mlp"], slice_of=wrong_part_of_the_last_gemm).error > 0.1
+
+
+class QuantisedHead(torch.nn.Module):
+    """A table, and a head whose layer quantises the rows that it looked up."""
+
+    def __init__(self, kind, vocabulary):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.embed = torch.nn.Embedding(vocabulary, 64, dtype=torch.bfloat16)
+            self.head = kind(64, vocabulary)
+
+    def forward(self, ids):
+        return self.head(self.embed(ids).flatten(0, -2))
+
+
+@pytest.mark.parametrize("vocabulary", [VOCABULARY, 96])
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_keeps_every_logit_of_a_quantised_head(kind, vocabulary):
+    module, brought = QuantisedHead(kind, vocabulary).eval(), [ids(2, 3) % vocabulary for _ in range(2)]
+    assert sharded(module, brought, roles=["lmhead"]).is_equal
+    assert sharded(module, brought, roles=["lmhead"], slice_of=next_ranks_part).error > 0.1
