@@ -64,7 +64,7 @@ def _emit_ids(graph: Graph, site: Lookup, part: int, exchange: Exchange) -> Rows
     """The ids [.., 1] of every rank, [N*T, 1], counted from the first row of my part."""
     ready = emit_ready(graph, site.ids, exchange, site.path)
     counted = [
-        graph.call_function(aten.sub.Scalar, (ready.node, part * rank)) for rank in range(exchange.size)
+        graph.call_function(aten.sub.Tensor, (ready.node, part * rank)) for rank in range(exchange.size)
     ]
     for_ranks = graph.call_function(aten.cat.default, (counted, -1))
     below = graph.call_function(aten.lt.Scalar, (ready.node, 0))

@@ -2,22 +2,14 @@
 
 import pytest
 
-from tests.ascend.support.decode import HIDDEN, IN_FEATURES, LAYERS, decode_step, decoder
-from tests.ascend.support.lowering import lower, of_type, way_back, without_layout
+from tests.ascend.support.decode import HIDDEN, IN_FEATURES, LAYERS
+from tests.ascend.support.lowering import lower_by_backend, of_type, way_back, without_layout
 
 SIZE = 2
 
 
 def lower_through_the_backend(kind):
-    import torch
-    import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("cpu:fake,npu:fake", store=FakeStore(), rank=2, world_size=4)
-    options = {"oproj_tensor_parallel_size": SIZE, "inner_backend": "npu", "expected_sites": LAYERS}
-    model = decoder(kind)
-    compiled = torch.compile(model, backend="oproj_npu", fullgraph=True, dynamic=False, options=options)
-    return lower(compiled, decode_step(kind))
+    return lower_by_backend(kind, oproj_tensor_parallel_size=SIZE, expected_sites=LAYERS)
 
 
 @pytest.fixture(scope="module")

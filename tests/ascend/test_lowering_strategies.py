@@ -3,7 +3,7 @@
 import pytest
 
 from tests.ascend.support.decode import HIDDEN, IN_FEATURES, LAYERS, decode_step, decoder
-from tests.ascend.support.lowering import lower, lowered, of_type, way_back, without_layout
+from tests.ascend.support.lowering import lower_by_backend, lowered, of_type, way_back, without_layout
 
 SIZE = 2
 ISSUED = {
@@ -14,21 +14,16 @@ ISSUED = {
 
 def lower_chosen(chosen):
     """Column sharding through the backend, the exchange through the custom pass."""
-    import torch
+    if chosen == "column":
+        return lower_by_backend("gqa", oproj_tensor_parallel_size=SIZE, strategy="column")
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     from oproj_pass.passes import npu_pass
 
     dist.init_process_group("cpu:fake,npu:fake", store=FakeStore(), rank=2, world_size=4)
-    if chosen == "exchange":
-        custom_pass = npu_pass(dist.new_group([2, 3]), expected_sites=LAYERS, reduce="exchange")
-        return lowered(decoder("gqa"), decode_step("gqa"), custom_pass)
-    options = {"oproj_tensor_parallel_size": SIZE, "inner_backend": "npu", "strategy": "column"}
-    compiled = torch.compile(
-        decoder("gqa"), backend="oproj_npu", fullgraph=True, dynamic=False, options=options
-    )
-    return lower(compiled, decode_step("gqa"))
+    custom_pass = npu_pass(dist.new_group([2, 3]), expected_sites=LAYERS, reduce="exchange")
+    return lowered(decoder("gqa"), decode_step("gqa"), custom_pass)
 
 
 @pytest.fixture(scope="module", params=list(ISSUED))

@@ -4,7 +4,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
 
 COMMON = {
-    "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 96,
+    "hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "vocab_size": 97,
 }  # fmt: skip
 CONFIGS = {
     "gqa": ("llama", {"num_key_value_heads": 2, "head_dim": 16}),

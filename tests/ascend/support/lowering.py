@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tests.ascend.support.decode import decode_step, decoder
+
 LAYOUT = {"Const", "Identity", "Reshape", "Transpose", "StridedSliceV2"}
 ATTRIBUTES = ("group", "reduction", "rank_size")
 
@@ -60,6 +62,19 @@ def lower(compiled, inputs):
         GeConcreteGraph.optimize_graph_without_runtime = finish
     (operators,) = graphs
     return operators
+
+
+def lower_by_backend(kind, **options):
+    """The operators of a decoder's step through ``oproj_npu`` with torchair inside, on rank 2 of 4."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("cpu:fake,npu:fake", store=FakeStore(), rank=2, world_size=4)
+    options["inner_backend"] = "npu"
+    compiled = torch.compile(
+        decoder(kind), backend="oproj_npu", fullgraph=True, dynamic=False, options=options
+    )
+    return lower(compiled, decode_step(kind))
 
 
 def of_type(operators, *types):
