@@ -126,6 +126,11 @@ def carrier_of(group: StepGroup) -> object:
     return group.group.device if isinstance(group, ControlGroup) else group
 
 
+def has_peers(group: StepGroup) -> bool:
+    """Whether other processes answer (see ``ShardGroup.has_peers``)."""
+    return group.group.has_peers if isinstance(group, ControlGroup) else True
+
+
 def _reason(error: RuntimeError) -> str:
     """Gloo's message without its source line, address and advice."""
     if "by peer" in str(error):  # closed, or reset: gloo has no type for it

@@ -12,7 +12,7 @@ from typing import NoReturn
 from oproj_pass.agreement.half_done import half_done, note_half_done
 from oproj_pass.agreement.known_errors import is_known_to_group
 from oproj_pass.agreement.rows_agreed import rows_agreed
-from oproj_pass.agreement.step_group import Replies, StepGroup, carrier_of
+from oproj_pass.agreement.step_group import Replies, StepGroup, carrier_of, has_peers
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
@@ -102,7 +102,7 @@ class Peers:
         if is_known_to_group(error):  # and no rank went on to a collective
             told = "every rank has heard of it"
         else:
-            if has_run:
+            if has_run and has_peers(self.group):
                 note_half_done(carrier_of(self.group), f"{self.name}: {doing} failed: {brief}")
             told = self._exchange_failures(f"{doing}: {brief}", StepKind.STEP)
         message = f"{self._where()}: {doing} failed: {error}. Its group: {told}."
