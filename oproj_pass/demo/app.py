@@ -152,7 +152,7 @@ def _shard_and_serve(
 
 def _compile(decoder: SlotDecoder) -> Callable[..., Tensor]:
     """The only lines that a model needs to have its weights of all roles sharded."""
-    options = {
+    options: dict[str, Any] = {
         **{f"{role}_tensor_parallel_size": TENSOR_PARALLEL_SIZE for role in ROLES},
         "expected_sites": {"oproj": decoder.model.config.num_hidden_layers},
     }
