@@ -35,7 +35,7 @@ def capture_ours():
         has_peers = False
 
     control = dist.new_group(backend="fake")
-    groups._GROUPS[dist.group.WORLD] = {(0, 1): AloneInHccl(dist.group.WORLD, control, (0, 1), 0)}
+    groups._GROUPS[dist.group.WORLD] = {((0, 1), None): AloneInHccl(dist.group.WORLD, control, (0, 1), 0)}
     step = serving.sharded(serving.decoder(LAYERS), dynamic=False, ranks=2)
     serving.runner_of(step, [2]).capture({"x": serving.rows(1)})
 

@@ -102,7 +102,7 @@ def test_the_rewritten_step_is_captured_once_and_replayed(facts):
 def test_its_errors_reach_the_caller_with_their_layers(facts):
     kind, message = facts.value["error"]
     assert kind == "SiteMismatchError"
-    assert "found 2: layers.0.attn.o_proj, layers.1.attn.o_proj" in message
+    assert "found 2. Found: layers.0.attn.o_proj; layers.1.attn.o_proj." in message
 
 
 class CachedModel(torch.nn.Module):

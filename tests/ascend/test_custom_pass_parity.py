@@ -84,7 +84,7 @@ def with_the_other_ranks_slice(custom_pass):
 
     def sabotaged(gm, example_inputs, config):
         cut = shard.cut_in_graph
-        shard.cut_in_graph = lambda *args: cut(*args[:-2], 1 - args[-2], args[-1])
+        shard.cut_in_graph = lambda *args: cut(*args[:-1], 1 - args[-1])
         try:
             custom_pass(gm, example_inputs, config)
         finally:
