@@ -41,7 +41,7 @@ def check(function, *stored, **options):
     torch.testing.assert_close(sum_of_parts(function, *stored, **options), whole)
 
 
-@pytest.mark.parametrize("name", GATED.keys() - {"in float32"})
+@pytest.mark.parametrize("name", [name for name in GATED if name != "in float32"])
 def test_parts_of_gate_and_up_add_up(name):
     def function(x, gate, up, down):
         return F.linear(GATED[name](F.linear(x, gate), F.linear(x, up)), down)
