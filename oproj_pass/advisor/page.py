@@ -1,7 +1,5 @@
-"""Advice as one page: the table, plots and sources. It loads nothing; its policy forbids every request."""
+"""Advice as one page: the table, plots and sources."""
 
-import base64
-import hashlib
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
@@ -19,6 +17,7 @@ from oproj_pass.advisor.text import (
 )
 from oproj_pass.advisor.workload import EXCHANGES
 from oproj_pass.explanation.render import format_nbytes
+from oproj_pass.passes.diff.document import document
 from oproj_pass.passes.diff.markup import Markup, element
 
 __all__ = ["to_html"]
@@ -29,27 +28,12 @@ _PLOTTED_TOKENS = 64
 def to_html(advice: Advice) -> str:
     """The whole document."""
     style = Markup(files("oproj_pass.advisor").joinpath("page.css").read_text(encoding="utf-8"))
-    digest = base64.b64encode(hashlib.sha256(style.encode("utf-8")).digest()).decode("ascii")
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    title = f"Advice: {advice.model} on {advice.profile.name}"
-    head = element(
-        "head",
-        None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("meta", {"name": "color-scheme", "content": "light dark"}),
-        element("title", None, title),
-        element("style", None, style),
-    )
-    return "<!doctype html>\n" + element("html", {"lang": "en"}, head, _body(advice)) + "\n"
+    return document(f"Advice: {advice.model} on {advice.profile.name}", style, *_body(advice))
 
 
-def _body(advice: Advice) -> Markup:
+def _body(advice: Advice) -> list[Markup]:
     model, _, rest = headline(advice).partition(": ")
-    return element(
-        "body",
-        None,
+    return [
         element("h1", None, model),
         element("p", {"class": "lead"}, rest),
         element("p", {"class": "verdict"}, verdict(advice)),
@@ -64,7 +48,7 @@ def _body(advice: Advice) -> Markup:
         ),
         *_published(advice),
         _section("Where each number comes from", _sources(advice)),
-    )
+    ]
 
 
 def _section(title: str, *children: Markup) -> Markup:

@@ -1,10 +1,8 @@
-"""An explain report as a page of its own, light or dark. It loads nothing: its policy forbids any request."""
-
-import base64
-import hashlib
+"""An explain report as a page of its own, light or dark."""
 
 from oproj_pass.explanation.explained import Explained
 from oproj_pass.explanation.render import to_html
+from oproj_pass.passes.diff.document import document
 from oproj_pass.passes.diff.markup import Markup, element
 
 __all__ = ["to_page"]
@@ -31,16 +29,5 @@ tr:last-child td { border-bottom: 0; }
 
 def to_page(report: Explained, note: str | None = None) -> str:
     """The whole document; ``note`` stands below the report's own."""
-    digest = base64.b64encode(hashlib.sha256(_STYLE.encode("utf-8")).digest()).decode("ascii")
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    head = element(
-        "head",
-        None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("title", None, f"What sharding does to {report.model}"),
-        element("style", None, _STYLE),
-    )
-    body = element("body", None, Markup(to_html(report)), *([element("p", None, note)] if note else []))
-    return "<!doctype html>\n" + element("html", {"lang": "en"}, head, body) + "\n"
+    notes = [element("p", None, note)] if note else []
+    return document(f"What sharding does to {report.model}", _STYLE, Markup(to_html(report)), *notes)

@@ -1,16 +1,13 @@
 """Builds the page of a diff, and the frame that shows it in a notebook.
 
-Decides how much the page holds. It loads nothing: its policy forbids every request and lets only the
-script and the style that are part of it run. What is over budget is counted on the page, and printed in
-full by `to_text`.
+Decides how much the page holds. What is over budget is counted on the page, and printed in full by `to_text`.
 """
 
-import base64
-import hashlib
 from html import escape
 from importlib.resources import files
 
 from oproj_pass.passes.diff.comparison import Comparison
+from oproj_pass.passes.diff.document import document
 from oproj_pass.passes.diff.kept import kept_section
 from oproj_pass.passes.diff.markup import Markup, element
 from oproj_pass.passes.diff.sections import group_section, summary_section
@@ -29,30 +26,15 @@ _LEGEND = ("added", "removed", "changed", "moved", "kept")
 def render_page(diff: Comparison) -> str:
     """The whole document."""
     style, script = _asset("page.css"), _asset("page.js")
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    head = element(
-        "head",
-        None,
-        element("meta", {"charset": "utf-8"}),
-        element("meta", {"http-equiv": "Content-Security-Policy", "content": policy}),
-        element("meta", {"name": "viewport", "content": "width=device-width, initial-scale=1"}),
-        element("meta", {"name": "color-scheme", "content": "light dark"}),
-        element("title", None, "Graph diff"),
-        element("style", None, style),
-    )
     sections = _sections(diff) or [element("p", {"class": "equal"}, "The graphs are equal.")]
-    body = element(
-        "body",
-        None,
+    return document(
+        "Graph diff",
+        style,
         summary_section(diff),
         _toolbar() if diff.groups else Markup(""),
         element("main", None, *sections, kept_section(diff)),
-        element("script", None, script),
+        script=script,
     )
-    return "<!doctype html>\n" + element("html", {"lang": "en"}, head, body) + "\n"
 
 
 def notebook_frame(page: str) -> str:
@@ -105,7 +87,3 @@ def _toolbar() -> Markup:
 
 def _asset(name: str) -> Markup:
     return Markup(files("oproj_pass.passes.diff").joinpath(name).read_bytes().decode("utf-8"))
-
-
-def _digest(text: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
