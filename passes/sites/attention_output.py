@@ -5,7 +5,6 @@ rewrite is exact, so anything unusual about the weight (another reader, a part o
 subclass) makes a near miss instead.
 """
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +20,7 @@ from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.sites.readers import split_by_readers
 from oproj_pass.passes.sites.refusals import weight_refusal
 from oproj_pass.passes.sites.scan import Scan
-
-logger = logging.getLogger(__name__)
+from oproj_pass.passes.sites.unforeseen import unforeseen
 
 _NO_ATTENTION = "follows a token mixer without softmax attention (convolution, scan or linear attention)"
 
@@ -75,17 +73,14 @@ def _without_hidden_layers(trace: AttentionTrace) -> list[Reached]:
 
 
 def _judge(candidate: Reached, paths: Mapping[Node, str] | None, globs: Globs) -> Projection | NearMiss:
-    nbytes = candidate.gemm.weight.nbytes
+    gemm = candidate.gemm
     try:
         reason = _refusal(candidate, globs)
-        if reason is None:
-            return Projection(candidate.path, candidate.gemm, paths or {})
-        return NearMiss(candidate.path, reason, nbytes)
-    except Exception as error:  # what no rule foresaw costs the site, never the compile
-        call = candidate.gemm.node.format_node()
-        logger.warning("%s: the search cannot judge `%s`", candidate.path, call, exc_info=True)
-        unforeseen = f"has a call that the search cannot read ({type(error).__name__}: {error})"
-        return NearMiss(candidate.path, unforeseen, nbytes)
+    except Exception as error:
+        reason = unforeseen(candidate.path, gemm.node, error)
+    if reason is None:
+        return Projection(candidate.path, gemm, paths or {})
+    return NearMiss(candidate.path, reason, gemm.weight.nbytes)
 
 
 def _refusal(candidate: Reached, globs: Globs) -> str | None:

@@ -5,7 +5,6 @@ counts itself are positions: all ranks read the same few rows of a small table, 
 slow down.
 """
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +23,7 @@ from oproj_pass.passes.sites.embedding_ids import are_of_the_batch
 from oproj_pass.passes.sites.globs import Globs
 from oproj_pass.passes.sites.refusals import tensor_refusal
 from oproj_pass.passes.sites.scan import Scan
-
-logger = logging.getLogger(__name__)
+from oproj_pass.passes.sites.unforeseen import unforeseen
 
 _SELECT_ROWS = ops.targets("index_select")
 _BY_INDEX = ops.targets("getitem", "index")
@@ -90,10 +88,8 @@ def _padding_idx(node: Node) -> int | None:
 def _judge(lookup: Lookup, scan: Scan, globs: Globs) -> Lookup | NearMiss:
     try:
         reason = globs.refusal(lookup.path) or _refusal(lookup, scan)
-    except Exception as error:  # what no rule foresaw costs the site, never the compile
-        call = lookup.node.format_node()
-        logger.warning("%s: the search cannot judge `%s`", lookup.path, call, exc_info=True)
-        reason = f"has a call that the search cannot read ({type(error).__name__}: {error})"
+    except Exception as error:
+        reason = unforeseen(lookup.path, lookup.node, error)
     return lookup if reason is None else NearMiss(lookup.path, reason, lookup.nbytes, role="embedding")
 
 

@@ -1,27 +1,24 @@
 """Decides which GEMMs are heads of a language model, whose results leave the graph as logits (``logits``)."""
 
-import logging
-
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import ends_at_a_graph_break, module_path, value_of
 from oproj_pass.passes.sites.globs import Globs
-from oproj_pass.passes.sites.logits import gemms_that_leave, is_of_vocabulary, vocabulary_gemms
+from oproj_pass.passes.sites.logits import gemms_that_leave, is_of_vocabulary
 from oproj_pass.passes.sites.mlp_flow import mlp_candidates
 from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.sites.refusals import weight_refusal
 from oproj_pass.passes.sites.scan import Scan
-
-logger = logging.getLogger(__name__)
+from oproj_pass.passes.sites.unforeseen import unforeseen
 
 
 def find_heads(scan: Scan, globs: Globs) -> tuple[list[Projection], list[NearMiss]]:
     """The heads of a graph, cut along their vocabulary, and near misses with their reasons."""
     mlps = {gemm.node for candidate in mlp_candidates(scan) for gemm in (*candidate.ups, candidate.down)}
-    vocabularies = {gemm.node for gemm in vocabulary_gemms(scan)}
-    leaving = [gemm for gemm in gemms_that_leave(scan) if gemm.node in vocabularies or gemm.node not in mlps]
-    judged = [_judge(gemm, scan, globs) for gemm in leaving]
+    leaving = gemms_that_leave(scan)
+    heads = [gemm for gemm in leaving if is_of_vocabulary(gemm, scan) or gemm.node not in mlps]
+    judged = [_judge(gemm, scan, globs) for gemm in heads]
     sites = [found for found in judged if isinstance(found, Projection)]
     return sites, [found for found in judged if isinstance(found, NearMiss)]
 
@@ -30,9 +27,8 @@ def _judge(gemm: Gemm, scan: Scan, globs: Globs) -> Projection | NearMiss:
     path = module_path(gemm.node)
     try:
         reason = globs.refusal(path) or _refusal(gemm, scan)
-    except Exception as error:  # what no rule foresaw costs the site, never the compile
-        logger.warning("%s: the search cannot judge `%s`", path, gemm.node.format_node(), exc_info=True)
-        reason = f"has a call that the search cannot read ({type(error).__name__}: {error})"
+    except Exception as error:
+        reason = unforeseen(path, gemm.node, error)
     if reason is None:
         return Projection(path, gemm, scan.paths or {}, "lmhead", Axis.H)
     return NearMiss(path, reason, gemm.weight.nbytes, role="lmhead")

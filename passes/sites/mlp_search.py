@@ -3,7 +3,6 @@
 A site is a promise that a rank can compute its part of the intermediate features alone: see ``inner``.
 """
 
-import logging
 from collections.abc import Sequence
 
 from torch.fx import Node
@@ -23,8 +22,7 @@ from oproj_pass.passes.sites.mlp_use import use_refusal
 from oproj_pass.passes.sites.refusals import weight_refusal
 from oproj_pass.passes.sites.same_rows import same_rows
 from oproj_pass.passes.sites.scan import Scan
-
-logger = logging.getLogger(__name__)
+from oproj_pass.passes.sites.unforeseen import unforeseen
 
 
 def find_mlps(scan: Scan, globs: Globs) -> tuple[list[Mlp], list[NearMiss]]:
@@ -62,11 +60,8 @@ def _judge(candidate: Candidate, scan: Scan, globs: Globs, taken: set[Node]) -> 
             )
     except NotElementwise as refusal:
         reason = str(refusal)
-    except Exception as error:  # what no rule foresaw costs the site, never the compile
-        logger.warning(
-            "%s: the search cannot judge `%s`", path, candidate.down.node.format_node(), exc_info=True
-        )
-        reason = f"has a call that the search cannot read ({type(error).__name__}: {error})"
+    except Exception as error:
+        reason = unforeseen(path, candidate.down.node, error)
     return NearMiss(path, reason, sum(gemm.weight.nbytes for gemm in gemms), role="mlp")
 
 
