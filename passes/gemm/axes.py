@@ -5,7 +5,7 @@ strategy's answer.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -102,6 +102,11 @@ class StoredAxis:
     def with_tensors(self, tensors: Iterable[TensorAxis], constants: Iterable[Node] = ()) -> "StoredAxis":
         """The axis with further tensors that it lies on, and the nodes behind those."""
         return replace(self, tensors=(*self.tensors, *tensors), constants=(*self.constants, *constants))
+
+    def with_paths(self, names: Mapping[Node, str]) -> "StoredAxis":
+        """The axis with its tensors' paths in the model, a placeholder's name where it has none."""
+        tensors = (replace(on, path=names.get(on.node, on.node.name)) for on in self.tensors)
+        return replace(self, tensors=tuple(tensors))
 
     def in_segments(self, segments: int) -> "StoredAxis":
         """The axis cut in ``segments`` equal stretches, each by itself."""

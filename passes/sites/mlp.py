@@ -1,7 +1,7 @@
 """The site of an MLP: the GEMMs that widen, what lies between, and the GEMM that sums."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch.fx import Node
 
@@ -59,7 +59,7 @@ class Mlp:
         An up's bias lies along I too; that of ``down`` does not, and is added once after the sum.
         """
         produced = (_produced(up).in_segments(self.segments) for up in self.ups)
-        return tuple(map(self._named, (*produced, self.down.k)))
+        return tuple(axis.with_paths(self.names) for axis in (*produced, self.down.k))
 
     @property
     def stored(self) -> tuple[TensorAxis, ...]:
@@ -80,11 +80,6 @@ class Mlp:
     def nbytes(self) -> int:
         """Bytes of all that is cut, unsharded."""
         return sum(tensor.nbytes for tensor in self.stored)
-
-    def _named(self, axis: StoredAxis) -> StoredAxis:
-        names = self.names
-        tensors = (replace(on, path=names.get(on.node, on.node.name)) for on in axis.tensors)
-        return replace(axis, tensors=tuple(tensors))
 
 
 def _produced(up: Gemm) -> StoredAxis:

@@ -1,7 +1,7 @@
 """A site that is one GEMM: an attention output projection, or a language model's head."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.fx import Node
@@ -88,7 +88,7 @@ class Projection:
 
     def along(self, axis: Axis) -> StoredAxis:
         """What an axis lies on, by the tensors' paths in the model; ``CannotFollow`` if that is not known."""
-        return self._named(self.gemm.along(axis))
+        return self.gemm.along(axis).with_paths(self.names)
 
     def bias_along_output(self) -> StoredAxis | None:
         """H on the bias, if it is stored and nothing but this GEMM reads it; else None."""
@@ -97,14 +97,11 @@ class Projection:
             return None
         readers = {self.gemm.node, *found.constants}
         shared = any(stray_reader(tensor.node, readers, found.constants) for tensor in found.tensors)
-        return None if shared else self._named(found)
+        return None if shared else found.with_paths(self.names)
 
     def _is_stored(self, node: Node) -> bool:
         """Whether a placeholder is a stored tensor, as far as the graph names those."""
         return node in self.names if self.names else node.op == "placeholder"
-
-    def _named(self, axis: StoredAxis) -> StoredAxis:
-        return replace(axis, tensors=tuple(replace(t, path=self.name_of(t.node)) for t in axis.tensors))
 
     def name_of(self, tensor: Node) -> str:
         """A stored tensor's path in the model, its placeholder's name where it has none."""
