@@ -14,11 +14,11 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from oproj_pass.passes.context_parallel import index
 from oproj_pass.passes.context_parallel.rows import CannotSplit, Size
 from oproj_pass.passes.context_parallel.trace import RowTrace
+from oproj_pass.passes.graph.collectives import FLOAT8
 from oproj_pass.passes.graph.metadata import inherit_origin
 from oproj_pass.passes.graph.provenance import value_of
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class RowWriter:
         """All rows of a local value in their order: [.., L, ..] -> [P*L, ..] -> [.., T, ..]."""
         if mine not in self._gathers:
             value = value_of(mine)
-            if value.dtype in _FLOAT8:
+            if value.dtype in FLOAT8:
                 raise CannotSplit(f"`{mine.name}` is {value.dtype}, which collectives do not take")
             with self._before(reader):
                 self._gathers[mine] = self._gather(mine, dim, value.dim())

@@ -17,7 +17,7 @@ from oproj_pass.passes.context_parallel.rules import follow
 from oproj_pass.passes.contract import NearMiss
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
-from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
+from oproj_pass.passes.graph.effects import is_mere_check, mutated_inputs, storage_owner
 from oproj_pass.passes.graph.provenance import module_path, value_of
 
 _EMBEDDING = ops.targets("embedding")
@@ -138,7 +138,7 @@ class _Scan:
         elif not sources and ops.operation(node) in _GETITEM and isinstance(dim, int):
             shape = node.all_input_nodes[0]
             self._note_size(node, self._shapes[shape], dim % len(value_of(shape)))
-        elif not _is_mere_check(node):
+        elif not is_mere_check(node):
             raise CannotSplit(f"`{node.name}` reads the shape of local rows")
 
     def _note_size(self, node: Node, rows: Rows, dim: int) -> None:
@@ -169,7 +169,3 @@ def _has_tensor(value: Any, node: Node) -> bool:
     return isinstance(value, Tensor) or (
         isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value)
     )
-
-
-def _is_mere_check(node: Node) -> bool:
-    return node.target is torch.ops.aten._assert_tensor_metadata.default and node.args[1:] == ()

@@ -15,6 +15,9 @@ from oproj_pass.passes.graph.arguments import named_argument
 NAMESPACES = ("_c10d_functional", "c10d_functional", "_c10d_functional_autograd", "npu_define")
 _ENDS = ("wait_tensor",)
 
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+"""Types that gloo and several device backends cannot send: they may travel as bytes, and are never summed."""
+
 
 @dataclass(frozen=True)
 class Collective:

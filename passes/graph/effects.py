@@ -114,6 +114,12 @@ def _returns_what_it_writes(node: Node) -> bool:
     return node.target is not operator.setitem and not isinstance(node.target, HigherOrderOperator)
 
 
+def is_mere_check(node: Node) -> bool:
+    """Whether a node only asserts type and device, as ``torch.export`` does before a cast; no size."""
+    is_check = node.target is torch.ops.aten._assert_tensor_metadata.default
+    return is_check and node.args[1:] == () and not {"size", "stride"} & node.kwargs.keys()
+
+
 def storage_owner(node: Node) -> Node:
     """The node whose storage ``node`` may be a view of: a graph input, or what made the memory."""
     while (source := aliased_input(node)) is not None:

@@ -8,12 +8,11 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch.fx import Node
 
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.literals import Literal
-from oproj_pass.passes.graph.effects import mutated_inputs
+from oproj_pass.passes.graph.effects import is_mere_check, mutated_inputs
 from oproj_pass.passes.sites.inner_rules import hold
 from oproj_pass.passes.sites.inner_state import Held, NotElementwise, Reading
 from oproj_pass.passes.sites.scan import Scan
@@ -82,11 +81,7 @@ def _writers(node: Node) -> Iterator[Node]:
 def _require_no_other_reader(nodes: Collection[Node], down: Node) -> None:
     for node in nodes:
         for user in node.users:
-            if user in nodes or user is down or not _reads(user):
+            if user in nodes or user is down or is_mere_check(user):
                 continue
             where = "leaves the graph" if user.op == "output" else f"is also read by `{user.name}`"
             raise NotElementwise(f"has an intermediate result that {where} (`{node.name}`)")
-
-
-def _reads(user: Node) -> bool:
-    return user.target is not torch.ops.aten._assert_tensor_metadata.default

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-import torch
 from torch.fx import Node
 
 from oproj_pass.passes.contract import NearMiss
+from oproj_pass.passes.graph.effects import is_mere_check
 from oproj_pass.passes.graph.provenance import real_value, storage_of
 from oproj_pass.passes.sites.site import Site
 
@@ -72,12 +72,6 @@ def stray_reader(tensor: Node, readers: Collection[Node], constants: Collection[
     """What reads a stored tensor, or the constants made of it, besides ``readers``; None if nothing does."""
     for node in (tensor, *constants):
         for user in node.users:
-            if user not in readers and not _checks_no_size(user):
+            if user not in readers and not is_mere_check(user):
                 return f"`{user.name}`"
     return None
-
-
-def _checks_no_size(node: Node) -> bool:
-    """Whether a node only asserts type and device, as ``torch.export`` does before a cast."""
-    is_check = node.target is torch.ops.aten._assert_tensor_metadata.default
-    return is_check and node.args[1:] == () and not {"size", "stride"} & node.kwargs.keys()

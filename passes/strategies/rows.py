@@ -10,14 +10,12 @@ from math import prod
 import torch
 from torch.fx import Graph, Node
 
+from oproj_pass.passes.graph.collectives import FLOAT8
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies import capacity, check_rows  # noqa: F401  (they register operators)
 from oproj_pass.passes.strategies.exchange import Exchange, Peers
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
-
-# Types that gloo and several device backends cannot send: they travel as bytes, and are never summed.
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def emit_ready(graph: Graph, x: Node, exchange: Exchange, path: str) -> Rows:
         check = torch.ops.oproj_pass.check_rows.default
         node = graph.call_function(check, (node, exchange.control_group_name, path))
     node = emit_padding(graph, node, exchange, path)
-    if value.dtype in _FLOAT8:
+    if value.dtype in FLOAT8:
         node = graph.call_function(aten.view.dtype, (node, torch.uint8))
     is_contiguous = value.is_contiguous() or exchange.capacity is not None
     return Rows(node, row_count(x, exchange), value.shape[-1], is_contiguous)
@@ -50,7 +48,7 @@ def emit_ready(graph: Graph, x: Node, exchange: Exchange, path: str) -> Rows:
 def emit_arrived(graph: Graph, rows: Rows, x: Node) -> Rows:
     """``rows`` that arrived, in the type of ``x``."""
     dtype = value_of(x).dtype
-    if dtype not in _FLOAT8:
+    if dtype not in FLOAT8:
         return rows
     return rows.at(graph.call_function(aten.view.dtype, (rows.node, dtype)))
 
