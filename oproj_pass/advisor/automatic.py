@@ -8,7 +8,7 @@ import torch
 
 from oproj_pass.advisor.profile import Profile, load_profile, profile_names
 from oproj_pass.advisor.step_time import step_difference
-from oproj_pass.advisor.workload import EXCHANGES, Shape
+from oproj_pass.advisor.workload import EXCHANGES, Shape, kind_of
 from oproj_pass.passes import Projection
 from oproj_pass.passes.strategies.traffic import TokenSizes
 
@@ -50,7 +50,7 @@ def shape_of(site: Projection, reduce_dtype: torch.dtype | None) -> Shape:
         weight_itemsize=site.nbytes / (site.out_features * site.in_features),
         input_itemsize=token.input_itemsize,
         partial_itemsize=token.sum_itemsize,
-        kind={1: "8bit", 2: "16bit"}.get(token.input_itemsize, "32bit"),
+        kind=kind_of(token.input_itemsize),
     )
 
 

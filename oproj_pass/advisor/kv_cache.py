@@ -45,11 +45,6 @@ class KVCache:
         """Bytes that one more token takes while no window is full."""
         return sum(layer.token_nbytes for layer in self.layers)
 
-    @property
-    def is_uniform(self) -> bool:
-        """Whether all layers cache alike, so that a block is a block of each."""
-        return len(set(self.layers)) <= 1
-
     def sequence_nbytes(self, tokens: int, block_size: int) -> int:
         """Bytes of one sequence of ``tokens``."""
         return sum(layer.nbytes(tokens, block_size) for layer in self.layers)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from oproj_pass.advisor.profile import Profile
 from oproj_pass.advisor.sites import Scheme
 from oproj_pass.advisor.step_time import Step, step_difference
-from oproj_pass.advisor.workload import EXCHANGES, Shape
+from oproj_pass.advisor.workload import EXCHANGES, Shape, kind_of
 from oproj_pass.explanation.report import ProjectionRow
 
 __all__ = ["RoleOption", "role_options"]
@@ -75,7 +75,7 @@ def _shape(row: ProjectionRow, scheme: Scheme | None) -> Shape:
         weight_itemsize=itemsize,
         input_itemsize=row.input_itemsize if scheme is None else 1,
         partial_itemsize=row.partial_itemsize,
-        kind={1: "8bit", 2: "16bit"}.get(row.input_itemsize, "32bit") if scheme is None else scheme.kind,
+        kind=kind_of(row.input_itemsize) if scheme is None else scheme.kind,
         first_products=products - 1 if row.role == "mlp" else 0,
         count=row.calls,
     )

@@ -4,45 +4,45 @@ Takes the rows of an explain report; a scheme says how their weights are stored 
 without its quantisation.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oproj_pass.advisor.workload import Shape
+from oproj_pass.advisor.workload import Shape, kind_of
 from oproj_pass.errors import ConfigError
+from oproj_pass.explanation.quantization_config import DTYPES, float8_weight, stated_quantization
 from oproj_pass.explanation.report import ProjectionRow
+from oproj_pass.explanation.stored import StoredWeight
 
 __all__ = ["SCHEMES", "Scheme", "Site", "merged_shapes", "scheme_of", "sites_of"]
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a quantised weight is stored: bytes of an element, and of a scale for each block of K and of H.
-
-    ``block``: features of K, and of H, that share a scale and may not be parted; 1 where scales are a row's
-    and every rank keeps them all.
-    """
+    """A scheme of 8-bit weights and activations: how its ``weight`` is stored, its products' ``kind``."""
 
     name: str
-    itemsize: float
     kind: str
-    block: int = 1
-    scale_itemsize: int = 0
+    weight: StoredWeight
 
-    def nbytes(self, out_features: int, in_features: int) -> int:
-        """Bytes of a weight [H, K] with the scales that are cut along K."""
-        scales = math.ceil(out_features / self.block) * math.ceil(in_features / self.block)
-        return int(out_features * in_features * self.itemsize) + scales * self.scale_itemsize
+    @property
+    def itemsize(self) -> float:
+        """Bytes of an element."""
+        return self.weight.bits / 8
+
+    @property
+    def block(self) -> int:
+        """Features of K that share a scale and may not be parted; 1 where every rank keeps all scales."""
+        return self.weight.unit
 
 
 SCHEMES: Mapping[str, Scheme] = {
-    "w8a8": Scheme("w8a8", 1, "8bit"),
-    "fp8": Scheme("fp8", 1, "8bit"),
-    "fp8_block": Scheme("fp8_block", 1, "8bit_block", block=128, scale_itemsize=4),
+    "w8a8": Scheme("w8a8", "8bit", DTYPES["int8"]),
+    "fp8": Scheme("fp8", "8bit", DTYPES["fp8"]),
+    "fp8_block": Scheme("fp8_block", "8bit_block", float8_weight((128, 128))),
 }
-"""Schemes of 8-bit weights and activations by name."""
+"""Schemes by name."""
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,13 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
 
     Raises ``ConfigError`` for one that is not among ``SCHEMES``: a wrong guess would be a wrong number.
     """
-    quantisation = config.get("quantization_config") or (config.get("text_config") or {}).get(
-        "quantization_config"
-    )
+    quantisation = stated_quantization(config)
     if not quantisation:
         return None
     method = str(quantisation.get("quant_method", "")).lower()
     if method == "fp8":
         block = quantisation.get("weight_block_size")
-        return replace(SCHEMES["fp8_block"], block=int(block[-1])) if block else SCHEMES["fp8"]
+        return replace(SCHEMES["fp8_block"], weight=float8_weight(block)) if block else SCHEMES["fp8"]
     if method in ("ascend", "w8a8", "modelslim"):
         return SCHEMES["w8a8"]
     raise ConfigError(
@@ -114,7 +112,7 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
 
 def _site(row: ProjectionRow, scheme: Scheme | None) -> Site:
     elements = row.out_features * row.in_features
-    nbytes = row.nbytes if scheme is None else scheme.nbytes(row.out_features, row.in_features)
+    nbytes = row.nbytes if scheme is None else scheme.weight.nbytes(row.out_features, row.in_features)
     itemsize = nbytes / elements
     return Site(
         path=row.path,
@@ -125,7 +123,7 @@ def _site(row: ProjectionRow, scheme: Scheme | None) -> Site:
             weight_itemsize=itemsize,
             input_itemsize=row.input_itemsize if scheme is None else 1,
             partial_itemsize=row.partial_itemsize,
-            kind=_kind(row) if scheme is None else scheme.kind,
+            kind=kind_of(row.input_itemsize) if scheme is None else scheme.kind,
             count=row.calls,
         ),
         nbytes=nbytes,
@@ -133,7 +131,3 @@ def _site(row: ProjectionRow, scheme: Scheme | None) -> Site:
         unit=row.unit if scheme is None else scheme.block,
         is_shared=row.shares_weight_with is not None,
     )
-
-
-def _kind(row: ProjectionRow) -> str:
-    return {1: "8bit", 2: "16bit"}.get(row.input_itemsize, "32bit")

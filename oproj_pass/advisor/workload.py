@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from oproj_pass.advisor.collectives import Transfer
 from oproj_pass.advisor.gemms import Product
 
-__all__ = ["EXCHANGES", "Shape", "Strategy", "Work", "unsharded"]
+__all__ = ["EXCHANGES", "Shape", "Strategy", "Work", "kind_of", "unsharded"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class Strategy:
     options: Mapping[str, str]
     work: Callable[[Shape, int, int], Work]
     needs: Callable[[Shape, int], bool]
+
+
+def kind_of(itemsize: int) -> str:
+    """The kind of products whose factors take so many bytes a number, as the tables of times call it."""
+    return {1: "8bit", 2: "16bit"}.get(itemsize, "32bit")
 
 
 def unsharded(shape: Shape, tokens: int) -> Work:

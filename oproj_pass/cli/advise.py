@@ -12,9 +12,6 @@ from oproj_pass.errors import ConfigError
 EXAMPLE = "Example: oproj advise DeepSeek-V3/config.json --machine a2 --scheme w8a8 --batch 24"
 
 
-_FAMILY = {f"{role}_tensor_parallel_size": "auto" for role in ("oproj", "mlp", "lmhead", "embedding")}
-
-
 def run(
     path: Annotated[
         Path, typer.Argument(exists=True, help="A config.json, or the model folder that holds it.")
@@ -74,9 +71,11 @@ def run(
         from oproj_pass.advisor.kv_cache import read_kv_cache  # noqa: PLC0415
         from oproj_pass.advisor.sites import SCHEMES, scheme_of  # noqa: PLC0415
         from oproj_pass.explanation import explain  # noqa: PLC0415
+        from oproj_pass.passes.sites.options import ROLE_TITLES, size_option  # noqa: PLC0415
 
         with model_errors(path):
-            report = explain(model, config=_FAMILY, **decode_step())
+            family = {size_option(role): "auto" for role in ROLE_TITLES}
+            report = explain(model, config=family, **decode_step())
     facts: Any = model.config
     stored = scheme_of(fields) if scheme is None else SCHEMES.get(scheme)
     advice = advise(

@@ -12,7 +12,7 @@ from typing import Any
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.stored import StoredWeight
 
-__all__ = ["DTYPES", "CheckpointFormat", "checkpoint_format"]
+__all__ = ["DTYPES", "CheckpointFormat", "checkpoint_format", "float8_weight", "stated_quantization"]
 
 _E4M3 = "float8_e4m3fn"
 _EVERY_LINEAR = ("Linear",)
@@ -42,13 +42,18 @@ class CheckpointFormat:
         return ", ".join(dict.fromkeys(str(stored) for _, stored in self.weights))
 
 
+def stated_quantization(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The ``quantization_config`` of a config.json, of its text model where it has several; empty without."""
+    text_config = config.get("text_config") or {}
+    return config.get("quantization_config") or text_config.get("quantization_config") or {}
+
+
 def checkpoint_format(config: Mapping[str, Any]) -> CheckpointFormat | None:
     """The format that a config.json states; None for unquantised weights.
 
     Raises ``ConfigError`` for a method, or a part of one, whose bytes are not known here.
     """
-    text_config = config.get("text_config") or {}
-    given = config.get("quantization_config") or text_config.get("quantization_config")
+    given = stated_quantization(config)
     if not given:
         return None
     method = str(given.get("quant_method") or "").lower()
@@ -59,14 +64,14 @@ def checkpoint_format(config: Mapping[str, Any]) -> CheckpointFormat | None:
 
 
 def _fp8(given: Mapping[str, Any]) -> CheckpointFormat:
-    return _everywhere(_blocks("fp8", given.get("weight_block_size")), given)
+    size = given.get("weight_block_size")
+    return _everywhere(float8_weight(size) if size else DTYPES["fp8"], given)
 
 
-def _blocks(name: str, size: Any) -> StoredWeight:
-    if not size:
-        return StoredWeight(name, _E4M3, 8)
-    rows, group = map(int, size)
-    return StoredWeight(name, _E4M3, 8, group=group, rows=rows, scale_itemsize=4)
+def float8_weight(block: Sequence[int]) -> StoredWeight:
+    """A float8 weight with a scale for each block of so many rows and features."""
+    rows, group = map(int, block)
+    return StoredWeight("fp8", _E4M3, 8, group=group, rows=rows, scale_itemsize=4)
 
 
 def _gptq(given: Mapping[str, Any]) -> CheckpointFormat:
@@ -105,15 +110,15 @@ def _ascend(given: Mapping[str, Any]) -> CheckpointFormat:
 
 
 _MODELOPT = {
-    "FP8": StoredWeight("fp8", _E4M3, 8),
-    "FP8_PER_CHANNEL_PER_TOKEN": StoredWeight("fp8", _E4M3, 8),
-    "FP8_PB_WO": StoredWeight("fp8", _E4M3, 8, group=128, rows=128, scale_itemsize=4),
+    "FP8": DTYPES["fp8"],
+    "FP8_PER_CHANNEL_PER_TOKEN": DTYPES["fp8"],
+    "FP8_PB_WO": float8_weight((128, 128)),
     "MXFP8": StoredWeight("mxfp8", _E4M3, 8, group=32, scale_itemsize=1),
     "NVFP4": StoredWeight("nvfp4", "float4_e2m1fn", 4, group=16, scale_itemsize=1),
     "W4A16_AWQ": StoredWeight("int4", "int4", 4, group=128, scale_itemsize=2),
     "W4A8_AWQ": StoredWeight("int4", "int4", 4, group=128, scale_itemsize=2),
-    "INT8_SQ": StoredWeight("int8", "int8", 8),
-    "W8A8_SQ_PER_CHANNEL": StoredWeight("int8", "int8", 8),
+    "INT8_SQ": DTYPES["int8"],
+    "W8A8_SQ_PER_CHANNEL": DTYPES["int8"],
 }
 
 
