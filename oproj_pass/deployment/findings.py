@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
@@ -62,7 +63,8 @@ class Finding:
         }
 
 
-def error(
+def _finding(
+    severity: Severity,
     rule: Rule,
     value: Any,
     required: str,
@@ -71,21 +73,15 @@ def error(
     field: str | None = None,
     change: Mapping[str, Any] | None = None,
 ) -> Finding:
-    """A finding that refuses the start; its field is the rule's unless another is named."""
-    return Finding(rule, Severity.ERROR, field or rule.field, value, required, remedy, change)
+    """A finding; its field is the rule's unless another is named."""
+    return Finding(rule, severity, field or rule.field, value, required, remedy, change)
 
 
-def warning(
-    rule: Rule,
-    value: Any,
-    required: str,
-    remedy: str,
-    *,
-    field: str | None = None,
-    change: Mapping[str, Any] | None = None,
-) -> Finding:
-    """A finding that lets the start go on; its field is the rule's unless another is named."""
-    return Finding(rule, Severity.WARNING, field or rule.field, value, required, remedy, change)
+error = partial(_finding, Severity.ERROR)
+"""A finding that refuses the start."""
+
+warning = partial(_finding, Severity.WARNING)
+"""A finding that lets the start go on."""
 
 
 @dataclass(frozen=True, repr=False)
