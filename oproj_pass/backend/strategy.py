@@ -23,24 +23,26 @@ def strategies_of(
     sites: Sequence[Site], sizes: Mapping[str, int], config: OProjConfig
 ) -> dict[Node, Strategy[Any]]:
     """The strategy of each site, by its GEMM; raises ``ConfigError`` where it does not fit."""
-    chosen = {site.node: strategy_of(site, sizes[site.role], config) for site in sites}
+    fitting = {site.node: fitting_strategies(site, sizes[site.role], config) for site in sites}
     automatic = [site for site in sites if named_strategy(site, config) == AUTO]
-    _log_choices({site.path: _in_words(site, sizes[site.role], config) for site in automatic})
-    return chosen
+    _log_choices({site.path: _in_words(site, fitting[site.node], sizes, config) for site in automatic})
+    return {node: strategies[0] for node, strategies in fitting.items()}
 
 
-def strategy_of(site: Site, size: int, config: OProjConfig) -> Strategy[Any]:
-    """The strategy that shares a site over ``size`` ranks, above 1."""
-    name = named_strategy(site, config)
-    candidates = list(_candidates(site, name, size, config))
+def fitting_strategies(site: Site, size: int, config: OProjConfig) -> list[Strategy[Any]]:
+    """The strategies that may share a site over ``size`` ranks, above 1, that with the fewest bytes first.
+
+    Raises ``ConfigError`` if there is none.
+    """
+    candidates = list(_candidates(site, named_strategy(site, config), size, config))
     refusals = [_refusal(site, strategy, size) for strategy in candidates]
     fitting = [strategy for strategy, refusal in zip(candidates, refusals, strict=True) if refusal is None]
     if not fitting:
         raise refusals[0] or AssertionError
     if len(fitting) == 1:
-        return fitting[0]
+        return fitting
     token = _token(site, config)
-    return min(fitting, key=lambda strategy: strategy.sent_nbytes(token, size))
+    return sorted(fitting, key=lambda strategy: strategy.sent_nbytes(token, size))
 
 
 def named_strategy(site: Site, config: OProjConfig) -> str:
@@ -94,15 +96,11 @@ def _refusal(site: Site, strategy: Strategy[Any], size: int) -> ConfigError | No
     return None
 
 
-def _in_words(site: Site, size: int, config: OProjConfig) -> str:
+def _in_words(
+    site: Site, fitting: Sequence[Strategy[Any]], sizes: Mapping[str, int], config: OProjConfig
+) -> str:
     """Every candidate with its bytes, the chosen one first."""
-    token = _token(site, config)
-    fitting = [
-        strategy
-        for strategy in _candidates(site, AUTO, size, config)
-        if _refusal(site, strategy, size) is None
-    ]
-    fitting.sort(key=lambda strategy: strategy.sent_nbytes(token, size))
+    token, size = _token(site, config), sizes[site.role]
     words = [f"{_title(strategy)} sends {strategy.sent_nbytes(token, size)} B" for strategy in fitting]
     return f"{words[0]} a token ({', '.join(words[1:]) or 'nothing else fits'})"
 

@@ -10,9 +10,10 @@ from functools import cache
 
 import torch.distributed as dist
 
-from oproj_pass.config import OProjConfig
+from oproj_pass.config import AUTO, OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.groups import world_size
+from oproj_pass.passes.sites.options import size_option
 
 logger = logging.getLogger(__name__)
 
@@ -23,13 +24,14 @@ _REMEDY = "call torch.distributed.init_process_group before the compiled model"
 
 def require_world(config: OProjConfig) -> None:
     """Raise ``ConfigError`` where ``"auto"`` finds no ranks, and they were launched or are counted on."""
-    if "auto" not in config.sizes.values() or world_size(config.group) > 1:
+    automatic = [size_option(role) for role, size in config.sizes.items() if size == AUTO]
+    if not automatic or world_size(config.group) > 1:
         return
     initialised = dist.is_available() and dist.is_initialized()
     if not initialised and (launched := _launched()):
         raise ConfigError(
             f"torch.distributed is not initialised, and the launcher says {launched}: every rank would run "
-            f"unsharded. On each of them {_REMEDY}, or set oproj_tensor_parallel_size to 0."
+            f"unsharded. On each of them {_REMEDY}, or set {' and '.join(automatic)} to 0."
         )
     if config.expected_sites:
         raise ConfigError(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from oproj_pass.backend.policy import Decision
-from oproj_pass.backend.strategy import mesh_of, named_strategy, strategy_of
+from oproj_pass.backend.strategy import fitting_strategies, mesh_of, named_strategy
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import Axis, find_projections
@@ -46,9 +46,9 @@ def test_refuses_a_name_that_is_none_and_one_that_the_role_has_not(sites):
 
 @pytest.mark.parametrize("size", [4, 8])
 def test_lays_a_grid_out_with_the_fewest_bytes_unless_a_shape_is_given(sites, size):
-    best = strategy_of(sites[0], size, OProjConfig(strategy="grid"))
+    best = fitting_strategies(sites[0], size, OProjConfig(strategy="grid"))[0]
     assert mesh_of(best) == {Axis.K: size // 2, Axis.H: 2}
-    given = strategy_of(sites[0], 8, OProjConfig(strategy="grid", grid=(2, 4)))
+    given = fitting_strategies(sites[0], 8, OProjConfig(strategy="grid", grid=(2, 4)))[0]
     assert mesh_of(given) == {Axis.K: 2, Axis.H: 4}
 
 
@@ -62,7 +62,7 @@ def test_lays_a_grid_out_with_the_fewest_bytes_unless_a_shape_is_given(sites, si
 )
 def test_refuses_a_grid_that_does_not_fit(sites, options, size, reason):
     with pytest.raises(ConfigError, match=reason):
-        strategy_of(sites[0], size, OProjConfig(strategy="grid", **options))
+        fitting_strategies(sites[0], size, OProjConfig(strategy="grid", **options))
 
 
 def test_refuses_a_grid_with_a_side_of_one():
@@ -86,7 +86,7 @@ def test_auto_leaves_out_what_the_axes_do_not_allow():
     program = torch.export.export(model, (torch.randn(3, 30),))
     parameters = program.graph_signature.inputs_to_parameters
     (site,), _ = find_projections(program.graph_module, parameters=parameters)
-    assert strategy_of(site, 4, OProjConfig(strategy="auto")).name in ("row", "grid")
-    assert strategy_of(site, 8, OProjConfig(strategy="auto")).name in ("row", "grid")
+    assert fitting_strategies(site, 4, OProjConfig(strategy="auto"))[0].name in ("row", "grid")
+    assert fitting_strategies(site, 8, OProjConfig(strategy="auto"))[0].name in ("row", "grid")
     with pytest.raises(ConfigError, match="H = 30 output features cannot be split"):
-        strategy_of(site, 4, OProjConfig(strategy="column"))
+        fitting_strategies(site, 4, OProjConfig(strategy="column"))
