@@ -8,7 +8,7 @@ from oproj_pass.passes.ascend import WeightShard, npu_pass
 from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.context_parallel import ContextGroup, ContextParallel, ContextRecord, SplitAttention
 from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
-from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
+from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, SideBySide, compare_states, diff_graphs, snapshot
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis, shard_of
 from oproj_pass.passes.history import HistoryStep, PassHistory
@@ -58,12 +58,14 @@ __all__ = [
     "ShardPlan",
     "ShardRecord",
     "ShardedRegion",
+    "SideBySide",
     "Site",
     "SplitAttention",
     "StoredAxis",
     "Strategy",
     "TensorAxis",
     "WeightShard",
+    "compare_states",
     "diff_graphs",
     "find_projections",
     "find_roles",

@@ -15,7 +15,14 @@ from torch.fx import GraphModule
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.contract import GraphPass, NearMiss, PassRecord
-from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, diff_graphs, snapshot
+from oproj_pass.passes.diff import (
+    GraphDiff,
+    GraphSnapshot,
+    SideBySide,
+    compare_states,
+    diff_graphs,
+    snapshot,
+)
 from oproj_pass.passes.runner import run_passes
 
 
@@ -76,6 +83,14 @@ class PassHistory:
     def diff(self, before: int, after: int) -> GraphDiff:
         """What changed between two states; raises ``ConfigError`` for one that was not kept."""
         return diff_graphs(self.state(before), self.state(after))
+
+    def side_by_side(self) -> SideBySide:
+        """All states next to each other, each node followed through them.
+
+        Raises ``ConfigError`` where states were not kept, or no pass has run.
+        """
+        names = ["before", *(f"{number} {step.name}" for number, step in enumerate(self.steps, 1))]
+        return compare_states([self.state(number) for number in range(len(names))], names)
 
     def to_dict(self) -> dict[str, Any]:
         """The sequence as JSON-ready values, without the states."""

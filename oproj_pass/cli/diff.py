@@ -1,6 +1,7 @@
-"""`oproj diff`: two graphs, or one model's graph before and after sharding."""
+"""`oproj diff`: two graphs or more, or one model's graph before and after sharding."""
 
 import json as json_
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +12,24 @@ from oproj_pass.cli.hf_model import build_model, decode_step, model_errors
 from oproj_pass.cli.output import Json, Status, finish, progress, write_page
 
 if TYPE_CHECKING:
-    from oproj_pass.passes.diff import GraphDiff
+    from oproj_pass.passes.diff import GraphSnapshot
+    from oproj_pass.passes.diff.cost import Timer
 
 EXAMPLE = "Example: oproj diff --model Llama/config.json --html sharded.html"
 
 _COLOURS = {"+": "green", "-": "red", ">": "yellow", "@": "cyan", "#": "bright_black"}
 
-_Snapshot = Annotated[
-    Path | None,
-    typer.Argument(exists=True, dir_okay=False, help="A saved graph snapshot.", show_default=False),
-]
-
 
 def run(
-    before: _Snapshot = None,
-    after: _Snapshot = None,
+    snapshots: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            exists=True,
+            dir_okay=False,
+            help="Two saved graph snapshots, or all states of one graph, in order.",
+            show_default=False,
+        ),
+    ] = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -50,16 +54,26 @@ def run(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare two graphs saved with snapshot(graph).save(path), or a model before and after sharding.
+    """Compare graphs saved with snapshot(graph).save(path), or a model before and after sharding.
+
+    More than two are shown side by side, each node followed through all of them.
 
     Exit status: 0 done, 1 the graphs differ (with --exit-code), or are worse than an accepted diff (with
     --check: a place is no longer changed, a collective appeared), 2 bad input.
     """
-    if (before is None or after is None) if model is None else (before is not None):
-        raise typer.BadParameter("give two snapshots, or --model alone")
-    diff = _of_snapshots(before, after) if model is None else _of_model(model, oproj_tensor_parallel_size)
-    if machine is not None:
-        diff = _timed(diff, machine)
+    if (len(snapshots or ()) < 2) if model is None else bool(snapshots):
+        raise typer.BadParameter("give two snapshots or more, or --model alone")
+    if check is not None and len(snapshots or ()) > 2:
+        raise typer.BadParameter("--check judges one diff: give two snapshots, or --model")
+    timer = None if machine is None else _timer(machine)
+    states = _saved(snapshots or ()) if model is None else _rewritten(model, oproj_tensor_parallel_size)
+    from oproj_pass.passes.diff import compare_states, diff_graphs  # noqa: PLC0415 - loads torch
+
+    diff = (
+        diff_graphs(*states.values(), timer=timer)
+        if len(states) == 2
+        else compare_states([*states.values()], [*states], timer=timer)
+    )
     if html is not None:
         write_page(html, diff.to_html())
     if json:
@@ -79,27 +93,30 @@ def _print(text: str) -> None:
         typer.secho(line, bold=is_header or None, fg=None if is_header else _COLOURS.get(line[:1]))
 
 
-def _timed(diff: "GraphDiff", machine: str) -> "GraphDiff":
+def _timer(machine: str) -> "Timer":
     from oproj_pass.advisor.node_times import node_timer  # noqa: PLC0415 - loads torch
     from oproj_pass.advisor.profile import load_profile  # noqa: PLC0415
-    from oproj_pass.passes.diff import diff_graphs  # noqa: PLC0415
 
-    return diff_graphs(diff.before, diff.after, timer=node_timer(load_profile(machine)))
-
-
-def _of_snapshots(before: Path | None, after: Path | None) -> "GraphDiff":
-    from oproj_pass.passes.diff import GraphSnapshot, diff_graphs  # noqa: PLC0415 - loads torch
-
-    assert before is not None
-    assert after is not None
-    return diff_graphs(GraphSnapshot.load(before), GraphSnapshot.load(after))
+    return node_timer(load_profile(machine))
 
 
-def _of_model(path: Path, size: int) -> "GraphDiff":
+def _saved(paths: Sequence[Path]) -> "dict[str, GraphSnapshot]":
+    """The graphs by their files' names."""
+    from oproj_pass.passes.diff import GraphSnapshot  # noqa: PLC0415 - loads torch
+
+    names = [path.stem for path in paths]
+    return {
+        name if names.count(name) == 1 else f"{number} {name}": GraphSnapshot.load(path)
+        for number, (name, path) in enumerate(zip(names, paths, strict=True), 1)
+    }
+
+
+def _rewritten(path: Path, size: int) -> "dict[str, GraphSnapshot]":
     with progress(f"building {path}") as status:
         model = build_model(path, None)
         status.update(f"capturing {type(model).__name__}: a second or two a layer")
         from oproj_pass.explanation.rewrite import rewrite_graph  # noqa: PLC0415 - loads torch
 
         with model_errors(path):
-            return rewrite_graph(model, size=size, **decode_step()).diff(0, 1)
+            history = rewrite_graph(model, size=size, **decode_step())
+    return {"before": history.state(0), "after": history.state(1)}

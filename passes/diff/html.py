@@ -12,7 +12,7 @@ from oproj_pass.passes.diff.kept import kept_section
 from oproj_pass.passes.diff.markup import Markup, element
 from oproj_pass.passes.diff.sections import group_section, summary_section
 
-__all__ = ["notebook_frame", "render_page"]
+__all__ = ["hunk_sections", "notebook_frame", "page_asset", "render_page", "toolbar"]
 
 # A page of these sizes is about 3 MB, and a drawing of more nodes is no longer read.
 _MAX_DRAWN_NODES = 1500
@@ -25,13 +25,13 @@ _LEGEND = ("added", "removed", "changed", "moved", "kept")
 
 def render_page(diff: Comparison) -> str:
     """The whole document."""
-    style, script = _asset("page.css"), _asset("page.js")
-    sections = _sections(diff) or [element("p", {"class": "equal"}, "The graphs are equal.")]
+    style, script = page_asset("page.css"), page_asset("page.js")
+    sections = hunk_sections(diff) or [element("p", {"class": "equal"}, "The graphs are equal.")]
     return document(
         "Graph diff",
         style,
         summary_section(diff),
-        _toolbar() if diff.groups else Markup(""),
+        toolbar() if diff.groups else Markup(""),
         element("main", None, *sections, kept_section(diff)),
         script=script,
     )
@@ -45,7 +45,8 @@ def notebook_frame(page: str) -> str:
     )
 
 
-def _sections(diff: Comparison) -> list[Markup]:
+def hunk_sections(diff: Comparison, *, unfolded: bool = True) -> list[Markup]:
+    """The hunks within the page's budgets; ``unfolded``: whether the largest is open, or all of few."""
     drawable, lines = _MAX_DRAWN_NODES, _MAX_LINES
     largest = max(diff.groups, key=lambda group: len(group.hunks) * len(group.shown.members), default=None)
     sections = []
@@ -53,8 +54,8 @@ def _sections(diff: Comparison) -> list[Markup]:
         size = len(group.shown.members) + len(group.shown.context)
         drawn = size <= min(drawable, _MAX_DRAWN_NODES_OF_HUNK)
         max_lines = min(lines, _MAX_LINES_OF_HUNK)
-        unfolded = group is largest or len(diff.groups) <= 3
-        sections.append(group_section(diff, group, drawn=drawn, max_lines=max_lines, unfolded=unfolded))
+        is_open = unfolded and (group is largest or len(diff.groups) <= 3)
+        sections.append(group_section(diff, group, drawn=drawn, max_lines=max_lines, unfolded=is_open))
         drawable -= size if drawn else 0
         lines -= min(max_lines, size)
     if len(diff.groups) > _MAX_SECTIONS:
@@ -63,7 +64,8 @@ def _sections(diff: Comparison) -> list[Markup]:
     return sections
 
 
-def _toolbar() -> Markup:
+def toolbar() -> Markup:
+    """Search, and what the colours mean."""
     search = {
         "type": "search",
         "id": "search",
@@ -85,5 +87,6 @@ def _toolbar() -> Markup:
     )
 
 
-def _asset(name: str) -> Markup:
+def page_asset(name: str) -> Markup:
+    """A style sheet or a script of the pages."""
     return Markup(files("oproj_pass.passes.diff").joinpath(name).read_bytes().decode("utf-8"))

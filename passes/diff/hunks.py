@@ -15,7 +15,15 @@ from oproj_pass.passes.diff.changes import Kind, NodeChange
 from oproj_pass.passes.diff.origin import common_path, generalise_path
 from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 
-__all__ = ["Hunk", "HunkGroup", "fold_hunks", "list_hunks"]
+__all__ = [
+    "Hunk",
+    "HunkGroup",
+    "block_of",
+    "fold_hunks",
+    "general_constants",
+    "general_target",
+    "list_hunks",
+]
 
 _MAX_CONTEXT_USERS = 4
 _INDEX = re.compile(r"(?<=[A-Za-z_\]])\.\d+(?=\.)")  # a layer index inside a dotted name, not a decimal
@@ -74,7 +82,7 @@ def fold_hunks(hunks: list[Hunk], changes: list[NodeChange]) -> list[HunkGroup]:
 
 def _assign_blocks(changes: list[NodeChange], links: "nx.Graph[int]") -> dict[int, str]:
     """The block of each changed node; one with no module path takes the block of the nearest that has."""
-    blocks = {i: _block(changes[i].path) for i in links if changes[i].path}
+    blocks = {i: block_of(changes[i].path) for i in links if changes[i].path}
     queue = deque(sorted(blocks))
     while queue:
         i = queue.popleft()
@@ -85,7 +93,7 @@ def _assign_blocks(changes: list[NodeChange], links: "nx.Graph[int]") -> dict[in
     return {i: blocks.get(i, "") for i in links}
 
 
-def _block(path: str) -> str:
+def block_of(path: str) -> str:
     """`path` up to its first index: `layers.7` of `layers.7.attn.o_proj`."""
     parts = path.split(".")
     index = next((i for i, part in enumerate(parts) if part.isdigit()), len(parts))
@@ -135,12 +143,21 @@ def _general_node(
     local: dict[tuple[str, str], int],
     values: dict[tuple[str, str], NodeSnapshot],
 ) -> object:
-    target = re.sub(r"\d+", "*", node.target) if node.is_input else _INDEX.sub(".*", node.target)
     args = tuple(
-        _general_ref(side, part, local, values) if isinstance(part, Ref) else _INDEX.sub(".*", part)
+        _general_ref(side, part, local, values) if isinstance(part, Ref) else general_constants(part)
         for part in node.args
     )
-    return node.op, target, args, node.shape, node.dtype, generalise_path(node.path)
+    return node.op, general_target(node), args, node.shape, node.dtype, generalise_path(node.path)
+
+
+def general_target(node: NodeSnapshot) -> str:
+    """The node's target, equal for equal layers."""
+    return re.sub(r"\d+", "*", node.target) if node.is_input else general_constants(node.target)
+
+
+def general_constants(text: str) -> str:
+    """Printed arguments without the layer index of a dotted name in them."""
+    return _INDEX.sub(".*", text)
 
 
 def _general_ref(

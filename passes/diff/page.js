@@ -50,7 +50,7 @@
   const index = hunks.map((hunk) => ({
     hunk,
     open: hunk.open,
-    items: [...hunk.querySelectorAll(".node, .line, .more li, .path")].map((item) => [item, textOf(item)]),
+    items: [...hunk.querySelectorAll(".node, .line, .track, .more li, .path")].map((item) => [item, textOf(item)]),
   }));
 
   // Equal layers are one line, `layers.1-31.attn`: layer 17 is found in it.

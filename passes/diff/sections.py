@@ -17,16 +17,17 @@ from oproj_pass.passes.diff.svg import draw_hunk
 from oproj_pass.passes.diff.text import group_title, hunk_lines
 from oproj_pass.passes.diff.traffic import collective_name, payload
 
-__all__ = ["group_section", "summary_section"]
+__all__ = ["COSTS", "TIME", "group_section", "more_like_this", "summary_section", "table"]
 
 _MAX_LINE = 400
 _MAX_ROWS = 20
 _MAX_PATHS = 200
-_COSTS = {
+COSTS = {
     "input_nbytes": "Weights and other inputs",
     "moved_nbytes": "Moved by collectives",
     "peak_nbytes": "Most held at once",
 }
+TIME = "Predicted time of products and collectives"
 _SIGN = {Kind.ADDED: "+", Kind.REMOVED: "\N{MINUS SIGN}", Kind.CHANGED: "~", Kind.MOVED: ">"}
 _LINE_CLASS = {"+": "added", "-": "removed", ">": "moved", " ": "kept"}
 
@@ -44,9 +45,9 @@ def summary_section(diff: Comparison) -> Markup:
         for kind in Kind
     ]
     tables = [
-        _table("Cost of a run on one rank", ("", "Before", "After", "Change"), _cost_rows(counts["cost"])),
-        _table("Collectives", ("Operation", "Before", "After", "Moves"), _collective_rows(diff)),
-        _table("Inputs with a new shape", ("From → to", "Count", "First"), _input_rows(diff)),
+        table("Cost of a run on one rank", ("", "Before", "After", "Change"), _cost_rows(counts["cost"])),
+        table("Collectives", ("Operation", "Before", "After", "Moves"), _collective_rows(diff)),
+        table("Inputs with a new shape", ("From → to", "Count", "First"), _input_rows(diff)),
     ]
     nodes = counts["nodes"]
     return element(
@@ -76,7 +77,7 @@ def group_section(
         element("summary", None, "As text"),
         element("pre", {"tabindex": "0"}, *lines),
     )
-    body = [_more_like_this(group), *(_drawing(diff, group) if drawn else ()), text]
+    body = [more_like_this(group.paths[1:]), *(_drawing(diff, group) if drawn else ()), text]
     return element(
         "details",
         {"class": "hunk", "open": ""} if unfolded else {"class": "hunk"},
@@ -110,18 +111,18 @@ def _headline(diff: Comparison, group: HunkGroup) -> Markup:
     )
 
 
-def _more_like_this(group: HunkGroup) -> Markup:
-    folded = fold_paths(group.paths[1:])
+def more_like_this(paths: list[str]) -> Markup:
+    """Places that look like the one that is shown, runs of layers as one; nothing where there are none."""
+    folded = fold_paths(paths)
     if not folded:
         return Markup("")
     items = [element("li", None, shorten(path, 120) or "no module path") for path in folded[:_MAX_PATHS]]
     if len(folded) > _MAX_PATHS:
         items.append(element("li", None, f"… {len(folded) - _MAX_PATHS:,} more"))
-    count = len(group.hunks) - 1
     return element(
         "details",
         {"class": "more", "open": ""} if len(items) <= 3 else {"class": "more"},
-        element("summary", None, f"{count:,} more like this"),
+        element("summary", None, f"{len(paths):,} more like this"),
         element("ul", None, *items),
     )
 
@@ -139,12 +140,12 @@ def _cost_rows(cost: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
     before, after = cost["before"], cost["after"]
     rows = [
         (title, *_three(before[name], after[name]))
-        for name, title in _COSTS.items()
+        for name, title in COSTS.items()
         if before[name] or after[name]
     ]
     if before["us"] is not None:
         times = f"{before['us']:,.0f} us", f"{after['us']:,.0f} us", f"{after['us'] - before['us']:+,.0f} us"
-        rows.append(("Predicted time of products and collectives", *times))
+        rows.append((TIME, *times))
     return rows
 
 
@@ -181,7 +182,8 @@ def _input_rows(diff: Comparison) -> list[tuple[str, ...]]:
     ]
 
 
-def _table(caption: str, heads: Iterable[str], rows: list[tuple[str, ...]]) -> Markup:
+def table(caption: str, heads: Iterable[str], rows: list[tuple[str, ...]]) -> Markup:
+    """A captioned table; nothing where there are no rows."""
     if not rows:
         return Markup("")
     head = element("tr", None, *(element("th", {"scope": "col"}, name) for name in heads))

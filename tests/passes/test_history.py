@@ -42,6 +42,14 @@ def test_compares_any_two_states():
     assert history.diff(3, 0).summary()["removed"] == 2
 
 
+def test_shows_all_states_side_by_side():
+    history = PassHistory()
+    history.run(graph(), (), [AddOne(), Nothing(), AddOne()])
+    compared = history.side_by_side()
+    assert compared.names == ("before", "1 add_one", "2 nothing", "3 add_one")
+    assert [diff.summary()["added"] for diff in compared.diffs] == [1, 0, 1]
+
+
 def test_continues_with_a_second_run():
     gm, history = graph(), PassHistory()
     history.run(gm, (), [AddOne()])

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from oproj_pass.cli import app
 from oproj_pass.explanation.rewrite import rewrite_graph
-from oproj_pass.passes.diff import diff_graphs
+from oproj_pass.passes.diff import compare_states, diff_graphs
 from tests.support.models import decoder
 
 
@@ -88,9 +88,18 @@ def test_refuses_a_page_where_no_file_can_be(oproj, saved, tmp_path):
     assert "nowhere" in result.stderr
 
 
+def test_shows_more_than_two_states_side_by_side(oproj, states, saved, tmp_path):
+    third = tmp_path / "third.json"
+    states[1].save(third)
+    result = oproj("diff", *saved, third, "--exit-code")
+    assert result.exit_code == 1
+    assert result.stdout == compare_states([*states, states[1]], ["before", "after", "third"]).to_text()
+    assert oproj("diff", *saved, third, "--check", third).exit_code == 2
+
+
 @pytest.mark.parametrize("given", [(), ("one",), ("both", "and a model")])
-def test_refuses_anything_but_two_snapshots_or_a_model(oproj, saved, llama, given):
+def test_refuses_anything_but_snapshots_or_a_model(oproj, saved, llama, given):
     arguments = {0: (), 1: (saved[0],), 2: (*saved, "--model", llama())}[len(given)]
     result = oproj("diff", *arguments)
     assert result.exit_code == 2
-    assert "two snapshots, or --model alone" in " ".join(result.stderr.split())
+    assert "two snapshots or more, or --model alone" in " ".join(result.stderr.split())

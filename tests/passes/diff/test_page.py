@@ -1,7 +1,6 @@
 """The page and the text: hostile labels stay text, sizes stay small, nothing comes from outside."""
 
 import re
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from oproj_pass.passes.diff import GraphSnapshot, diff_graphs
 from oproj_pass.passes.diff.layout import place_nodes
 from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
+from tests.support.page_tags import Tags
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -21,22 +21,6 @@ HOSTILE = [
     "javascript:alert(1)",
 ]
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-class Tags(HTMLParser):
-    """Collects tags, attributes and text of a page as a browser would."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.attributes, self.text = [], [], []
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data):
-        self.text.append(data)
 
 
 def hostile_diff(label):
