@@ -11,6 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from torch.distributed import ProcessGroup
 
+from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.capture import CapturePlan
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import STRATEGIES
@@ -22,7 +23,6 @@ from oproj_pass.validation import wrong_fields
 
 Size = int | Literal["auto"]
 Globs = tuple[str, ...]
-AUTO = "auto"
 Count = Annotated[int, Field(ge=0)]
 
 

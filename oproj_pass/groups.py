@@ -16,13 +16,12 @@ from weakref import WeakKeyDictionary
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
+from oproj_pass.automatic_sizes import AUTO_SIZES
 from oproj_pass.errors import ConfigError, GroupMismatchError
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.sites.options import size_option
 
 logger = logging.getLogger(__name__)
-
-AUTO_SIZES = (8, 4, 2)
 
 
 class GridSide(NamedTuple):

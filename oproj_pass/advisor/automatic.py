@@ -12,7 +12,7 @@ from oproj_pass.advisor.workload import EXCHANGES, Shape, kind_of
 from oproj_pass.passes import Projection
 from oproj_pass.passes.strategies.traffic import TokenSizes
 
-__all__ = ["advised_size", "profile_of", "shape_of"]
+__all__ = ["advised_size", "profile_named", "profile_of", "shape_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +57,11 @@ def shape_of(site: Projection, reduce_dtype: torch.dtype | None) -> Shape:
 def profile_of(device: torch.device) -> Profile | None:
     """The profile of the machine that ``device`` is in; None where none is known, and for the CPU."""
     name = getattr(getattr(torch, device.type, None), "get_device_name", None)
-    return None if name is None or device.type == "cpu" else _named(str(name(device)))
+    return None if name is None or device.type == "cpu" else profile_named(str(name(device)))
 
 
 @cache
-def _named(device: str) -> Profile | None:
+def profile_named(device: str) -> Profile | None:
     """The profile whose device this is, the longest name first: `GB200` is no `B200`."""
     known = [(mark, load_profile(name)) for name in profile_names() for mark in load_profile(name).devices]
     found = [(mark, profile) for mark, profile in known if mark in device]

@@ -15,7 +15,7 @@ from oproj_pass.explanation.quantization_config import DTYPES, float8_weight, st
 from oproj_pass.explanation.report import ProjectionRow
 from oproj_pass.explanation.stored import StoredWeight
 
-__all__ = ["SCHEMES", "Scheme", "Site", "merged_shapes", "scheme_of", "sites_of"]
+__all__ = ["SCHEMES", "Scheme", "Site", "merged_shapes", "scheme_of", "shape_in_config", "sites_of"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,30 @@ def scheme_of(config: Mapping[str, Any]) -> Scheme | None:
     raise ConfigError(
         f"quantization_config: quant_method = {method!r} is not one whose bytes are known here. "
         f"Say how the weights are stored: --scheme {', '.join(SCHEMES)} or unquantised"
+    )
+
+
+def shape_in_config(
+    config: Mapping[str, Any], itemsize: int, out_features: int, in_features: int, layers: int
+) -> Shape:
+    """The shape of the ``layers`` projections [H, K] of a model that is not built yet.
+
+    ``config``: the model's, which says how weights are stored; ``itemsize``: bytes of its own type. Raises
+    ``ConfigError`` for a quantisation whose bytes are not known.
+    """
+    scheme = scheme_of(config)
+    stored = out_features * in_features * itemsize
+    if scheme is not None:
+        stored = scheme.weight.nbytes(out_features, in_features)
+    return Shape(
+        role="oproj",
+        out_features=out_features,
+        in_features=in_features,
+        weight_itemsize=stored / (out_features * in_features),
+        input_itemsize=itemsize if scheme is None else 1,
+        partial_itemsize=itemsize,
+        kind=kind_of(itemsize) if scheme is None else scheme.kind,
+        count=layers,
     )
 
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from oproj_pass.advisor.automatic import advised_size, profile_of, shape_of
+from oproj_pass.automatic_sizes import AUTO, AUTO_SIZES
 from oproj_pass.backend.strategy import named_strategy
-from oproj_pass.config import AUTO, OProjConfig
-from oproj_pass.groups import AUTO_SIZES, automatic_size, world_size
+from oproj_pass.config import OProjConfig
+from oproj_pass.groups import automatic_size, world_size
 from oproj_pass.passes import STRATEGIES, Projection, Site, Strategy
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.shard import required_cuts

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.fx import Node
 
-from oproj_pass.config import AUTO, OProjConfig
+from oproj_pass.automatic_sizes import AUTO
+from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import STRATEGIES, Axis, Projection, Site, Strategy
 from oproj_pass.passes.shard import required_cuts

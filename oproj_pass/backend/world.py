@@ -10,7 +10,8 @@ from functools import cache
 
 import torch.distributed as dist
 
-from oproj_pass.config import AUTO, OProjConfig
+from oproj_pass.automatic_sizes import AUTO
+from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.groups import world_size
 from oproj_pass.passes.sites.options import size_option

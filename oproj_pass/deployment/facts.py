@@ -5,10 +5,11 @@ Decides nothing about right or wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
 
+from oproj_pass.automatic_sizes import AUTO_SIZES
 from oproj_pass.capture import StepBound, plan_capture, vllm_sizes
 from oproj_pass.capture.baselines import runner_v1_sizes
 from oproj_pass.capture.platforms import platform_of
@@ -31,8 +32,9 @@ class Facts:
 
     @cached_property
     def sizes(self) -> FineGrainedSizes:
-        """The fine-grained sizes, with rule 1's findings."""
-        return read_sizes(self.deployment.additional_config)
+        """The fine-grained sizes, with rule 1's findings; one that is automatic is the largest that fits."""
+        read = read_sizes(self.deployment.additional_config)
+        return replace(read, sizes=read.sizes | {knob: self.largest_size(knob) for knob in read.automatic})
 
     @cached_property
     def uniform(self) -> dict[Knob, int]:
@@ -50,6 +52,11 @@ class Facts:
         cut = {Knob.OPROJ: (width or 0,), Knob.MLP: inner or ()}.get(knob, ())
         common = gcd(self.deployment.data_parallel_size, *cut)
         return [n for n in range(1, common + 1) if common % n == 0]
+
+    def largest_size(self, knob: Knob) -> int:
+        """What `knob` at "auto" is at most: the largest of 8, 4 and 2 that fits, else 1."""
+        fitting = self.fitting_sizes(knob)
+        return next((size for size in AUTO_SIZES if size in fitting), 1)
 
     @cached_property
     def recompute_scheduler(self) -> Setting:

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.deployment.findings import Finding, error
-from oproj_pass.deployment.knobs import Knob
+from oproj_pass.deployment.knobs import BUILT, Knob
 from oproj_pass.deployment.names import near_misses, suggestion
 from oproj_pass.deployment.rule import Rule
 
@@ -24,10 +25,14 @@ _PATH = Rule.USABLE_SIZES.field
 
 @dataclass
 class FineGrainedSizes:
-    """The usable sizes (an absent one is off), the knobs without one, and rule 1's findings."""
+    """The usable sizes (an absent one is off), the knobs without one, and rule 1's findings.
+
+    ``automatic``: the knobs that leave their size to this project.
+    """
 
     sizes: dict[Knob, int] = field(default_factory=dict)
     unusable: list[Knob] = field(default_factory=list)
+    automatic: list[Knob] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -55,6 +60,9 @@ def read_sizes(additional_config: Mapping[str, Any]) -> FineGrainedSizes:
             required = f"one of {', '.join(_KNOBS)}"
             remedy = f"No such size{suggestion(str(name), _KNOBS)}. Remove or rename the key."
             read.findings.append(_finding(f"{_PATH}.{name}", value, required, remedy))
+            continue
+        if value == AUTO and knob in BUILT:
+            read.automatic.append(knob)
             continue
         parsed = _parse(value)
         if isinstance(parsed, int):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.deployment.facts import Facts
-from oproj_pass.deployment.findings import Finding, error
+from oproj_pass.deployment.findings import Finding, error, warning
 from oproj_pass.deployment.finegrained import set_sizes
 from oproj_pass.deployment.knobs import Knob, assigned, listed
 from oproj_pass.deployment.rule import Rule
@@ -34,6 +35,16 @@ _SLICES = {Knob.OPROJ: Rule.EQUAL_SLICES, Knob.MLP: Rule.EQUAL_MLP_SLICES}
 def usable_sizes(facts: Facts) -> Iterator[Finding]:
     """Rule 1: every fine-grained size is a known key with an integer of 0 or more."""
     yield from facts.sizes.findings
+    for knob in facts.sizes.automatic:
+        size = facts.sizes.sizes[knob]
+        remedy = (
+            f"This project's vLLM plugin writes a number before the engine starts: judged as {size}, the "
+            "largest that fits; on a machine that the advisor knows it may be a smaller one. Where nothing "
+            f"but vllm-ascend reads it, set {size}."
+        )
+        path = f"{Rule.USABLE_SIZES.field}.{knob}"
+        change = set_sizes({knob: size})
+        yield warning(Rule.USABLE_SIZES, AUTO, "a number", remedy, field=path, change=change)
 
 
 def tensor_parallel(facts: Facts) -> Iterator[Finding]:

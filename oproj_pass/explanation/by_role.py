@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from oproj_pass.automatic_sizes import AUTO_SIZES
 from oproj_pass.explanation.row import ProjectionRow
-from oproj_pass.groups import AUTO_SIZES
 from oproj_pass.passes import NearMiss
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from oproj_pass.automatic_sizes import AUTO_SIZES
 from oproj_pass.explanation.by_role import RoleTotal, by_role
 from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
-from oproj_pass.groups import AUTO_SIZES
 from oproj_pass.passes import NearMiss
 from oproj_pass.tracing.graphs import GraphBreak
 

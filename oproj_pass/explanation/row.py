@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import chain
 
-from oproj_pass.config import AUTO
+from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.explanation.traffic import saved_nbytes
 from oproj_pass.passes import STRATEGIES
 from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes, splits

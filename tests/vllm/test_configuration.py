@@ -74,6 +74,18 @@ def test_every_size_reaches_the_plugin(rules):
     assert all("neither dense layers nor shared" in line for line in rules["logged with every size"])
 
 
+def test_auto_is_a_number_before_anything_reads_it(rules):
+    section = rules["auto"]["additional"]["finegrained_tp_config"]
+    assert rules["auto"]["settings"].sizes["oproj"] == section["oproj_tensor_parallel_size"] == 4
+    assert rules["logged with auto"] == []
+
+
+def test_auto_asks_the_advisor_where_the_machine_is_known(rules):
+    assert rules["auto on a2"]["settings"].sizes["oproj"] == 2
+    (line,) = [line for line in rules["logged with auto on a2"] if "auto takes" in line]
+    assert "a2: a step of 16 tokens is predicted to change by N = 2: +" in line
+
+
 def test_the_lm_head_needs_no_uniform_steps(rules):
     assert rules["lmhead, eager, no kv transfer"]["settings"].sizes["lmhead"] == 2
 

@@ -12,6 +12,7 @@ from vllm.platforms import current_platform
 
 from oproj_pass.deployment import Deployment, DeploymentReport, Rule, check_deployment
 from oproj_pass.errors import ConfigError
+from oproj_pass.integrations.vllm.automatic import resolve_automatic
 from oproj_pass.integrations.vllm.head import require_known_head
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.settings import BACKEND, has_section, resolve, section_of
@@ -48,6 +49,7 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_asked(vllm_config):
             original(cls, vllm_config)
             return
+        resolve_automatic(vllm_config)
         asked = _compilation(vllm_config)
         check(vllm_config, moot=LEFT_TO_PLATFORM)
         original(cls, vllm_config)

@@ -9,6 +9,7 @@ from typing import Any
 
 from vllm.platforms import current_platform
 
+from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 
 SECTION = "finegrained_tp_config"
@@ -43,6 +44,18 @@ def set_sizes(vllm_config: Any, sizes: Mapping[str, int]) -> None:
     remaining = {size_option(role): size for role, size in sizes.items() if size}
     config = vllm_config.additional_config
     config[SECTION] = {**_section(vllm_config), **dict.fromkeys(given, 0), **remaining}
+
+
+def automatic_roles(vllm_config: Any) -> list[str]:
+    """The roles of this plugin whose size is left to it."""
+    section = _section(vllm_config)
+    return [role for role in own_roles() if section.get(size_option(role)) == AUTO]
+
+
+def write_sizes(vllm_config: Any, sizes: Mapping[str, int]) -> None:
+    """Write the sizes of some roles and leave the others."""
+    written = {size_option(role): size for role, size in sizes.items()}
+    vllm_config.additional_config[SECTION] = {**_section(vllm_config), **written}
 
 
 def without_others(additional_config: Any) -> Any:

@@ -19,6 +19,22 @@ def test_accepts_an_integer_however_it_is_written(check, size):
     assert report.oproj_tensor_parallel_size == 8
 
 
+def test_judges_an_automatic_size_as_the_largest_that_fits(check):
+    report = check(size="auto", data_parallel_size=12)
+    assert report.ok
+    assert report.oproj_tensor_parallel_size == 4
+    (warning,) = report.warnings
+    assert (warning.rule, warning.field, warning.value) == (1, PATH, "auto")
+    assert warning.change == {"additional_config": {"finegrained_tp_config": {KNOB: 4}}}
+    assert 3 in [finding.rule for finding in check(size=8, data_parallel_size=12).errors]
+
+
+def test_refuses_an_automatic_size_of_what_nothing_here_shards(check, valid):
+    config = valid["additional_config"]
+    config["finegrained_tp_config"]["olora_tensor_parallel_size"] = "auto"
+    assert 1 in [finding.rule for finding in check(additional_config=config).errors]
+
+
 @pytest.mark.parametrize("size", [0, "0", 0.0, None])
 def test_is_off_when_nothing_is_asked_for(check, size):
     """`null` was the default of the option that came first."""

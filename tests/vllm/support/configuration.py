@@ -2,6 +2,7 @@
 
 import logging
 import os
+from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -94,6 +95,25 @@ def with_platform_hook(change, model, size):
         return outcome(model, size)
 
 
+@contextmanager
+def on_a_known_machine(name):
+    """As if the platform's device were in a profile, with exchanges that take long; its choice is logged."""
+    from oproj_pass.advisor.profile import load_profile
+    from oproj_pass.integrations.vllm import automatic
+
+    profile = load_profile(name)
+    links = {"base_us": {"value": 1e5, "basis": "assumed", "source": "made up, so that every step is slower"}}
+    slow = profile.model_copy(update={"link": profile.link.model_validate(profile.link.model_dump() | links)})
+    logger = logging.getLogger("oproj_pass")
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    try:
+        with patch.object(automatic, "profile_named", lambda device: slow):
+            yield
+    finally:
+        logger.setLevel(level)
+
+
 def drop_compilation(vllm_config):
     """What vllm-ascend 0.23 does to a mode that it does not know."""
     from vllm.config import CompilationMode, CUDAGraphMode
@@ -156,6 +176,11 @@ def rule_facts(model):
     facts["logged before"] = records.take()
     facts["every size"] = outcome(model, EVERY_SIZE)
     facts["logged with every size"] = records.take()
+    facts["auto"] = outcome(model, "auto")
+    facts["logged with auto"] = records.take()
+    with on_a_known_machine("a2"):
+        facts["auto on a2"] = outcome(model, {"oproj_tensor_parallel_size": "auto"})
+    facts["logged with auto on a2"] = records.take()
     facts["uncovered"] = outcome(model, EVERY_SIZE, max_num_seqs=600)
     facts["logged when uncovered"] = records.take()
     keys = {
