@@ -27,6 +27,10 @@ CONFIGS = {
         },
     ),
     "kinds that alternate": ("Cohere2Config", {"sliding_window_pattern": 2, "num_hidden_layers": 6}),
+    "hybrid layers": (
+        "Lfm2Config",
+        {"layer_types": ["conv", "conv", "full_attention"] * 2, "num_hidden_layers": 6},
+    ),
     "no config of transformers' names": ("GPT2Config", {"n_embd": 32, "n_head": 4, "n_layer": 4}),
 }  # fmt: skip
 
