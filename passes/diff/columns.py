@@ -52,12 +52,13 @@ def cells(track: Track, diffs: Sequence[Comparison]) -> Iterator[tuple[Kind | No
         (diffs[0].before, *(diff.after for diff in diffs)),
         strict=True,
     ):
+        kind = None if change is None else change.kind
         if node is None:
-            yield change and change.kind, ""
+            yield kind, ""
             continue
         moved = payload(node, graph)
         parts = (format_value(node), f"moves {moved}" if moved else "", _differs(change))
-        yield change and change.kind, " ".join(part for part in parts if part)
+        yield kind, " ".join(part for part in parts if part)
 
 
 def _differs(change: NodeChange | None) -> str:
