@@ -25,7 +25,7 @@ STAMP_RULES := $(VENV_RULES)/.installed
 PYTEST := -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: venv demo test test-plain test-ascend test-vllm vllm-ascend-rules versions coverage lint style docs clean
+.PHONY: venv demo test test-plain test-ascend test-vllm test-vllm-ascend vllm-ascend-rules versions coverage lint style docs clean
 
 venv: $(STAMP_BASE)
 
@@ -52,6 +52,10 @@ coverage: $(STAMP) $(STAMP_ASCEND)
 test-vllm: $(STAMP_VLLM)
 	$(BIN_VLLM)/python -m pytest tests/vllm
 	$(BIN_VLLM)/python -m scripts.vllm_capture_table --compare tests/capture/data/vllm_capture_sizes.json
+
+# vllm-ascend's own model code over the CANN stub, with reference kernels.
+test-vllm-ascend: $(STAMP_RULES)
+	$(BIN_RULES)/python -m pytest tests/vllm_ascend
 
 # Not part of any test: what a vllm-ascend decides otherwise than the recorded one.
 vllm-ascend-rules: $(STAMP_RULES)
@@ -106,8 +110,8 @@ $(STAMP_VLLM): pyproject.toml requirements/torch.txt requirements/vllm.txt
 	$(BIN_VLLM)/pip install --quiet --editable '.[vllm,test]'
 	touch $(STAMP_VLLM)
 
-# vllm-ascend pins a torch that has no CPU build; its configuration layer runs on this one, over the CANN stub.
-$(STAMP_RULES): requirements/torch.txt requirements/vllm.txt requirements/vllm-ascend.txt
+# vllm-ascend pins a torch that has no CPU build; its Python runs on this one, over the CANN stub.
+$(STAMP_RULES): pyproject.toml requirements/torch.txt requirements/vllm.txt requirements/vllm-ascend.txt
 	$(PYTHON) -m venv $(VENV_RULES)
 	$(BIN_RULES)/pip install --quiet --upgrade pip
 	$(BIN_RULES)/pip install --quiet $(TORCH)
@@ -116,6 +120,7 @@ $(STAMP_RULES): requirements/torch.txt requirements/vllm.txt requirements/vllm-a
 	$(BIN_RULES)/pip install --quiet --no-deps -r requirements/vllm-ascend.txt
 	COMPILE_CUSTOM_KERNELS=0 SOC_VERSION=ascend910b1 TORCH_DEVICE_BACKEND_AUTOLOAD=0 \
 	$(BIN_RULES)/pip install --quiet --no-deps --no-build-isolation vllm-ascend==0.23.0.post1
+	$(BIN_RULES)/pip install --quiet --editable '.[test]'
 	touch $(STAMP_RULES)
 
 clean:

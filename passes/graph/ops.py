@@ -174,6 +174,7 @@ ENGINE_ATTENTION = (
     "vllm::unified_attention_with_output",
     "vllm::unified_mla_attention",
     "vllm::unified_mla_attention_with_output",
+    "vllm::mla_forward",  # its projection hoisted out of it by the plugin for vLLM
     "npu::npu_fusion_attention",
     "npu::npu_fusion_attention_v2",
     "npu::npu_fusion_attention_v3",

@@ -23,9 +23,8 @@ def _layer(rank, prefix, quant_config=None, **arguments):
     group = ShardGroup(None, None, (0, 1), rank)
     unsharded = types.SimpleNamespace(world_size=1, rank_in_group=0)
     with (
-        patch.object(layers, "settings_of", lambda _: Settings(size=2)),
+        patch.object(layers, "settings_of_model", lambda _: Settings({"oproj": 2})),
         patch.object(layers, "shard_group_of", lambda _: group),
-        patch.object(layers, "_is_draft", lambda _: False),
         patch.object(parallel_state, "_TP", unsharded),
     ):
         return RowParallelLinear(IN, OUT, bias=False, quant_config=quant_config, prefix=prefix, **arguments)

@@ -5,6 +5,8 @@ on to what it wraps.
 
 - ``rules``: the deployment's rules, around the platform's ``check_and_update_config``.
 - ``layers``: output projections that load this rank's slice only, around ``RowParallelLinear.__init__``.
+- ``hoist``: projections that an operator calls inside itself, called after it, around the construction of
+  ``MultiHeadLatentAttentionWrapper``.
 - ``backend``: the pass in front of the chosen compiler, around ``CompilationConfig.init_backend``.
 - ``head``: the LM head as a graph of its own, around the worker's ``load_model`` and ``execute_dummy_batch``.
 - ``guard``: no real step may run eager, around ``set_additional_forward_context``.
@@ -24,9 +26,16 @@ def register() -> None:
     """The entry point. Wraps each hook once, however often it is called; none in a vLLM that lacks one."""
     try:
         require_internals("oproj_pass")
-        from oproj_pass.integrations.vllm import backend, guard, head, layers, rules  # noqa: PLC0415  (import vLLM)
+        from oproj_pass.integrations.vllm import (  # noqa: PLC0415  (they import vLLM)
+            backend,
+            guard,
+            head,
+            hoist,
+            layers,
+            rules,
+        )
     except ImportError as error:
         logger.warning("o_proj sharding is not available in this vLLM: %s", error)
         return
-    for part in (rules, layers, backend, head, guard):
+    for part in (rules, layers, hoist, backend, head, guard):
         part.install()

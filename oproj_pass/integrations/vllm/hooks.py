@@ -1,4 +1,4 @@
-"""Wraps a function of a class in place, once; decides nothing about what the wrapper does."""
+"""Wraps functions of classes in place, each once; decides nothing about what a wrapper does."""
 
 import functools
 import inspect
@@ -22,3 +22,22 @@ def wrap(owner: type, name: str, wrapper: Callable[[Function], Function]) -> Non
     wrapped = functools.wraps(function)(wrapper(function))
     setattr(wrapped, _MARK, True)
     setattr(owner, name, classmethod(wrapped) if isinstance(found, classmethod) else wrapped)
+
+
+def wrap_constructions(base: Any, wrapper: Callable[[Function], Function]) -> None:
+    """Wrap ``__init__`` of ``base`` and of its subclasses, those included that are yet to be defined."""
+
+    def wrap_new(cls: type[Any], /, **arguments: Any) -> None:
+        super(base, cls).__init_subclass__(**arguments)
+        _wrap_family(cls, wrapper)
+
+    base.__init_subclass__ = classmethod(wrap_new)
+    _wrap_family(base, wrapper)
+
+
+def _wrap_family(cls: type[Any], wrapper: Callable[[Function], Function]) -> None:
+    if "__init__" in vars(cls):
+        wrap(cls, "__init__", wrapper)
+    subclass: type[Any]
+    for subclass in cls.__subclasses__():
+        _wrap_family(subclass, wrapper)

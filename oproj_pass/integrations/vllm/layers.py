@@ -26,9 +26,9 @@ from vllm.model_executor.layers.linear import RowParallelLinear
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.groups import ShardGroup
-from oproj_pass.integrations.vllm.hooks import wrap
+from oproj_pass.integrations.vllm.hooks import wrap_constructions
 from oproj_pass.integrations.vllm.ranks import shard_group_of
-from oproj_pass.integrations.vllm.settings import settings_of
+from oproj_pass.integrations.vllm.settings import settings_of_model
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import ReleasedParameter, adopt
 
@@ -45,21 +45,7 @@ class _Ranks:
 
 def install() -> None:
     """Wrap the layer's construction, and that of its subclasses: vllm-ascend's comes with the worker."""
-    RowParallelLinear.__init_subclass__ = classmethod(_wrap_new)
-    _wrap_constructions(RowParallelLinear)
-
-
-def _wrap_new(cls: type[Any], /, **arguments: Any) -> None:
-    super(RowParallelLinear, cls).__init_subclass__(**arguments)
-    _wrap_constructions(cls)
-
-
-def _wrap_constructions(cls: type[Any]) -> None:
-    if "__init__" in vars(cls):
-        wrap(cls, "__init__", _constructing)
-    subclass: type[Any]
-    for subclass in cls.__subclasses__():
-        _wrap_constructions(subclass)
+    wrap_constructions(RowParallelLinear, _constructing)
 
 
 def _constructing(original: Callable[..., None]) -> Callable[..., None]:
@@ -84,18 +70,10 @@ def _group_of(prefix: str, disable_tp: bool) -> ShardGroup | None:
     """The ranks that share the layer ``prefix``, None for a layer that loads in full."""
     if isinstance(parallel_state._TP, _Ranks):  # a subclass is being built, and this is its base
         return None
-    vllm_config = get_current_vllm_config_or_none()
-    settings = settings_of(vllm_config)
+    settings = settings_of_model(get_current_vllm_config_or_none())
     if settings is None or settings.sizes["oproj"] < 2 or not settings.load_sharded or disable_tp:
         return None
-    if _is_draft(vllm_config) or not _OUTPUT_PROJECTION.search(prefix):
-        return None
-    return shard_group_of(settings)
-
-
-def _is_draft(vllm_config: Any) -> bool:
-    speculative = vllm_config.speculative_config
-    return speculative is not None and vllm_config.model_config is speculative.draft_model_config
+    return shard_group_of(settings) if _OUTPUT_PROJECTION.search(prefix) else None
 
 
 @contextmanager

@@ -84,6 +84,14 @@ def settings_of(vllm_config: Any) -> Settings | None:
     )
 
 
+def settings_of_model(vllm_config: Any) -> Settings | None:
+    """The same for the model that is being built: None where it is a draft, which no graph of ours serves."""
+    speculative = getattr(vllm_config, "speculative_config", None)
+    if speculative is not None and vllm_config.model_config is speculative.draft_model_config:
+        return None
+    return settings_of(vllm_config)
+
+
 def has_section(vllm_config: Any) -> bool:
     """Whether ``additional_config.oproj_pass`` is there: written by the user, or by ``resolve`` before."""
     return SECTION in _mapping(vllm_config)
