@@ -37,7 +37,7 @@ def fingerprint(gm: GraphModule, ranks: Sequence[int] = ()) -> Fingerprint:
     """The functional collectives of ``gm`` in the order in which they run.
 
     ``ranks``: global ranks that compare it. Where they fall into several groups alike, a group goes by its
-    size, since each rank has its own.
+    size, since each rank has its own; a group that has only one of them goes by its distances from that one.
     """
     return Fingerprint(tuple(_describe(node, ranks) for node in gm.graph.nodes if is_collective(node)))
 
@@ -96,8 +96,12 @@ def _group(node: Node, comparing: Sequence[int]) -> str:
 
 
 def _among(ranks: list[int], comparing: list[int]) -> str:
-    """The ranks of a group, or how many of those that compare make one of several alike."""
+    """The ranks of a group, how many of those that compare make one of several alike, or who is beside."""
     size = len(ranks)
+    own = [rank for rank in ranks if rank in comparing]
+    if len(own) == 1 and len(comparing) > 1:
+        distances = ", ".join(f"{rank - own[0]:+d}" for rank in ranks)
+        return f"each of ranks {comparing} with {distances}"
     for stride in range(1, len(comparing) // size + 1):
         span = size * stride
         blocks = [comparing[start : start + span] for start in range(0, len(comparing), span)]

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from oproj_pass.groups import shard_group
 from oproj_pass.passes import Exchange, Fingerprint, ShardOProj, fingerprint, run_passes
@@ -31,6 +33,24 @@ def test_lists_the_collectives_in_order_with_type_shape_group_and_layer():
 def test_is_the_same_on_every_rank_that_compares_it_over_several_groups():
     assert print_of(world=4, rank=0) == print_of(world=4, rank=3)
     assert "over each 2 of ranks [0, 1, 2, 3] at" in print_of(world=4, rank=3).lines[0]
+
+
+def across(rank, beside):
+    """A graph of one gather over ``beside`` ranks, as those see it that are two apart."""
+    with fake_world(4, rank):
+        name = dist.new_group(beside).group_name
+        gather = torch.ops._c10d_functional.all_gather_into_tensor
+        gm = make_fx(lambda x: gather(x, 2, name), tracing_mode="fake")(torch.zeros(3, 4))
+        return fingerprint(gm, [rank % 2, rank % 2 + 2]).lines
+
+
+def test_is_the_same_on_ranks_that_each_have_a_group_beside_those_that_compare():
+    assert across(0, [0, 1]) == across(2, [2, 3])
+    assert "over each of ranks [0, 2] with +0, +1" in across(0, [0, 1])[0]
+
+
+def test_differs_where_the_groups_beside_lie_otherwise():
+    assert across(0, [0, 1]) != across(2, [1, 2])
 
 
 def test_is_the_same_for_the_same_model():
