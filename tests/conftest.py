@@ -28,6 +28,14 @@ def four_ranks():
     pool.close()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def lean_dynamo():
+    """Compilation without what no test needs, in this process too."""
+    from tests.support.lean import leave_guards_untimed
+
+    leave_guards_untimed()
+
+
 @pytest.fixture(autouse=True)
 def fresh_dynamo():
     """Compiled code of one test never serves another."""

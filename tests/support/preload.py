@@ -3,6 +3,7 @@
 Nothing is compiled or computed here: a process must have a single thread when it is forked.
 """
 
+import gc
 import os
 from contextlib import suppress
 
@@ -15,8 +16,12 @@ import torch.distributed._functional_collectives
 
 import oproj_pass.backend.entry
 import oproj_pass.runtime  # noqa: F401
+from tests.support.lean import leave_guards_untimed
 
 with suppress(ImportError):  # not every environment has it
     import transformers.models.llama.modeling_llama  # noqa: F401
 
 torch.set_num_threads(1)
+leave_guards_untimed()
+gc.collect()
+gc.freeze()  # a rank collects after each function: only what that made
