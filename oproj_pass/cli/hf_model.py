@@ -48,7 +48,7 @@ def build_model(path: Path, dtype: str | None) -> "nn.Module":
         config = CONFIG_MAPPING[kind].from_dict(fields).get_text_config(decoder=True)
         weights = getattr(torch, dtype) if dtype else config.dtype or torch.bfloat16
         with torch.device("meta"):
-            model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=weights)  # type: ignore[no-untyped-call]
+            model: nn.Module = AutoModelForCausalLM.from_config(config, dtype=weights)
         return model.eval()
 
 

@@ -60,7 +60,7 @@ def run(options: Options) -> int:
         ConfigError: the ranks cannot be paired, or the weights are not there.
     """
     torch.set_num_threads(1)  # the ranks share the machine's cores
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()
     dist.init_process_group("gloo", timeout=TIMEOUT)
     try:
         require_fitting_size(TENSOR_PARALLEL_SIZE, None)
@@ -124,7 +124,8 @@ def _requests(tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> list[Reque
 
 def _chat(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     messages = [{"role": "user", "content": prompt}]
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)  # type: ignore[return-value]
+    tokens: list[int] = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    return tokens
 
 
 def _shard_and_serve(

@@ -9,7 +9,7 @@ from oproj_pass.demo.request import Request
 def reference_answer(model: PreTrainedModel, request: Request) -> list[int]:
     """The tokens that the model, as it is, answers a request with; no slots, padding or graph involved."""
     prompt = torch.tensor([request.prompt_token_ids])
-    output = model.generate(  # type: ignore[operator]
+    output = model.generate(
         prompt,
         attention_mask=torch.ones_like(prompt),
         do_sample=False,

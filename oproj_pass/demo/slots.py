@@ -57,7 +57,7 @@ class SlotDecoder(nn.Module):
         self.keys[:, slot, :, :num_tokens], self.values[:, slot, :, :num_tokens] = saved
 
 
-class SlotCache(Cache):
+class SlotCache(Cache):  # type: ignore[misc]
     """The cache of all layers, [layers, slots, heads, length, head_dim], as one step's rows see it."""
 
     def __init__(self, keys: Tensor, values: Tensor, slots: Tensor, positions: Tensor) -> None:

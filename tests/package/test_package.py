@@ -43,12 +43,13 @@ def wheel(tmp_path_factory):
 
 def environment_with(tmp_path, *install):
     """A new environment that borrows this one's dependencies, with the package installed as told."""
-    venv.create(tmp_path / "env", symlinks=True, with_pip=True)
+    venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
     borrowed = next(path for path in sys.path if path.endswith("site-packages"))
     (site / "zz_borrowed.pth").write_text(f"import sys; sys.path.append({borrowed!r})\n")
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", *install, cwd=tmp_path)
+    pip = (sys.executable, "-m", "pip", "--python", python)
+    run(*pip, "install", "--quiet", "--no-deps", *install, cwd=tmp_path)
     return python
 
 
@@ -97,5 +98,5 @@ def test_ships_every_subpackage(wheel):
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(find_spec("mypy") is None, reason="type checking needs the extra `dev`")
-def test_type_checks_strictly(capfd):
-    assert typecheck.main() == 0, capfd.readouterr().out
+def test_type_checks_strictly(wheel, capfd):
+    assert typecheck.main(wheel) == 0, capfd.readouterr().out

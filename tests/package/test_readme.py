@@ -1,31 +1,25 @@
 """The README's commands are real, and its ten lines print what it says."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.ranks import free_port
+from tests.support.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SCRIPT = re.compile(r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun (.*?)\n(.*?)```", re.S)
+SCRIPT = re.compile(r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun --nproc-per-node 2 (\S+)\n(.*?)```", re.S)
 
 
 @pytest.mark.distributed
-def test_the_ten_lines_print_what_the_readme_shows(tmp_path):
-    name, code, arguments, expected = SCRIPT.search(README).groups()
+def test_the_ten_lines_print_what_the_readme_shows(two_ranks, tmp_path):
+    name, code, run, expected = SCRIPT.search(README).groups()
+    assert run == name
     (tmp_path / name).write_text(code)
-    address = ["--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    launch = [sys.executable, "-m", "torch.distributed.run", *address]
-    result = subprocess.run(
-        [*launch, *arguments.split()], cwd=tmp_path, capture_output=True, text=True, timeout=250, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    # torchrun runs Python unbuffered: one rank's line may end after the other's begins
-    assert result.stdout.replace("\n", "") == expected.replace("\n", "")
+    done = run_script(two_ranks, tmp_path, name)
+    assert done.status == 0, done.stderr
+    assert done.stdout == expected
 
 
 def test_the_commands_are_make_targets():
