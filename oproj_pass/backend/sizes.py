@@ -50,13 +50,27 @@ def _automatic(role: str, sites: Sequence[Site], config: OProjConfig) -> int:
     world = world_size(config.group)
     cuts = [cut for site in sites for cut in required_cuts(site, _any_strategy(site, config), 1)]
     size = automatic_size(world, [cut.parts for cut in cuts if not cut.is_padded])
+    extents = ", ".join(sorted({f"{cut.axis.name} = {cut.extent}" for cut in cuts}))
+    if config.group is None and sites and size == 1 < world:
+        _warn_that_none_fits(role, world, extents)
     if config.group is not None and sites:
         size = world
     elif role == "oproj" and size > 1 and sites:
         size = _advised(sites, size, config)
-    extents = ", ".join(sorted({f"{cut.axis.name} = {cut.extent}" for cut in cuts}))
     logger.info("%s = auto: %d (world of %d ranks, %s)", size_option(role), size, world, extents or "no site")
     return size
+
+
+def _warn_that_none_fits(role: str, world: int, extents: str) -> None:
+    sizes = ", ".join(map(str, AUTO_SIZES))
+    what = f"the world of {world} ranks"
+    if automatic_size(world, ()) > 1:
+        what += f" and {extents}"
+    logger.warning(
+        "%s = auto fits none of %s: none divides %s. This graph is not sharded: name a size or a `group` "
+        "that fits, or set 0 if that is meant",
+        size_option(role), sizes, what,
+    )  # fmt: skip
 
 
 def _advised(sites: Sequence[Site], largest: int, config: OProjConfig) -> int:
