@@ -4,8 +4,8 @@ Decides the layout only. Fixed, so that the collective that carries it never has
 """
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from oproj_pass.capture import GraphMode
 
@@ -32,8 +32,7 @@ class StepKind(IntEnum):
     MEASURE = 7
 
 
-@dataclass(frozen=True)
-class StepRow:
+class StepRow(NamedTuple):
     """One rank's part of an agreement.
 
     Attributes:

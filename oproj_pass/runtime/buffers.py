@@ -130,11 +130,12 @@ class PersistentInputs:
             )
         values = [inputs[name] for name in self._tensors]
         forms = tuple([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
-        if forms not in self._fitting:
+        num_tokens = self._fitting.get(forms)
+        if num_tokens is None:
             if len(self._fitting) == _REMEMBERED_SHAPES:
                 self._fitting.clear()
-            self._fitting[forms] = self._count_tokens(inputs)
-        return self._fitting[forms]
+            num_tokens = self._fitting[forms] = self._count_tokens(inputs)
+        return num_tokens
 
     def _count_tokens(self, inputs: Mapping[str, Any]) -> int:
         counts = [buffer.rows_of(inputs[name]) for name, buffer in self.rows.items()]

@@ -25,6 +25,7 @@ class Outputs:
 
     def __init__(self, rows: RowDims = 0) -> None:
         self._rows = rows
+        self._first = next(iter(rows), None) if isinstance(rows, Sequence) else rows
 
     def require_fitting(self, output: Any, size: int) -> None:
         """Raise ``ConfigError`` unless every declared dimension of ``output`` has ``size`` rows."""
@@ -45,7 +46,7 @@ class Outputs:
         if num_tokens == size:
             return output
         if isinstance(output, Tensor):
-            return _cut(output, self._dims([output])[0], num_tokens)
+            return _cut(output, self._first, num_tokens)
         leaves, spec = pytree.tree_flatten(output)
         cut = [_cut(leaf, dim, num_tokens) for leaf, dim in zip(leaves, self._dims(leaves), strict=True)]
         return pytree.tree_unflatten(cut, spec)

@@ -79,7 +79,12 @@ class Serving:
             raise
 
     def _replay(self, local: LocalStep, size: int) -> Any:
+        if torch.is_inference_mode_enabled():
+            return self._load_and_replay(local, size)
         # Lets a step write any tensor, whatever the caller's mode; torch.inference_mode wraps it, slowly.
         with torch._C._InferenceMode(True):
-            self._inputs.load(local.inputs, local.num_rows, size)
-            return self._outputs.trim(self._graphs[size].replay(), local.num_rows, size)
+            return self._load_and_replay(local, size)
+
+    def _load_and_replay(self, local: LocalStep, size: int) -> Any:
+        self._inputs.load(local.inputs, local.num_rows, size)
+        return self._outputs.trim(self._graphs[size].replay(), local.num_rows, size)
