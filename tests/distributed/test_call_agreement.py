@@ -28,7 +28,7 @@ def attempt(step, x, reference=None):
         y = step(x)
     except OProjError as error:
         return type(error).__name__, str(error)
-    return "close" if torch.allclose(y, (reference or decoder())(x), atol=1e-4) else "wrong", ""
+    return "close" if torch.allclose(y, (reference or decoder(layers=1))(x), atol=1e-4) else "wrong", ""
 
 
 def mine(by_rank):
@@ -38,7 +38,7 @@ def mine(by_rank):
 @torch.inference_mode()
 def calls(counts, warm=(), options=()):
     """An outcome for each of ``counts``, tuples of rows by rank, after calls with the equal ``warm``."""
-    step = compiled(decoder(), **dict(options))
+    step = compiled(decoder(layers=1), **dict(options))
     for count in warm:
         step(rows(count, 32))
     return [attempt(step, mine(by_rank)) for by_rank in counts]
@@ -91,8 +91,8 @@ def picked_rows(counts):
 
 class Picked(Decoder):
     def __init__(self):
-        super().__init__()
-        self.load_state_dict(decoder().state_dict())
+        super().__init__(layers=1)
+        self.load_state_dict(decoder(layers=1).state_dict())
         self.requires_grad_(False)
 
     def forward(self, x):
@@ -108,7 +108,7 @@ def test_rows_that_only_the_graph_knows_are_compared_inside_it(two_ranks):
 
 @torch.inference_mode()
 def absent():
-    step = compiled(decoder(), step_timeout=2)
+    step = compiled(decoder(layers=1), step_timeout=2)
     step(rows(3, 32))
     outcome = attempt(step, rows(3, 32)) if dist.get_rank() == 0 else None
     dist.barrier()  # a rank that went on to the next test would close its connections
@@ -127,10 +127,10 @@ def test_a_rank_that_never_calls_is_named(two_ranks):
 @torch.inference_mode()
 def unfit_on_one_rank():
     """A weight arrives that rank 1 cannot cut."""
-    model = decoder()
+    model = decoder(layers=1)
     step = compiled(model)
     step(rows(3, 32))
-    projection = model.layers[1].attn.o_proj
+    projection = model.layers[0].attn.o_proj
     projection.weight = nn.Parameter(torch.randn(32, 32), requires_grad=False)
     refusal = ConfigError("this weight cannot be cut") if dist.get_rank() == 1 else None
     with patch.object(Placement, "part_of", side_effect=refusal) if refusal else nullcontext():
@@ -146,7 +146,7 @@ def test_a_rank_that_cannot_prepare_a_call_tells_its_peers(two_ranks):
 
 @torch.inference_mode()
 def differing_option():
-    step = compiled(decoder(), agree_on_rows=dist.get_rank() == 0)
+    step = compiled(decoder(layers=1), agree_on_rows=dist.get_rank() == 0)
     return attempt(step, rows(3, 32))
 
 
@@ -159,7 +159,7 @@ def test_an_option_that_one_rank_has_alone_is_refused(two_ranks):
 @torch.inference_mode()
 def meetings(options, agreed):
     """Exchanges on the CPU while a compiled model is called three times more."""
-    step = compiled(decoder(), **options)
+    step = compiled(decoder(layers=1), **options)
     step(rows(3, 32))
     count, exchange = [], ControlGroup.exchange
     ControlGroup.exchange = lambda *args: count.append(1) or exchange(*args)

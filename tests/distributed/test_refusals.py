@@ -43,10 +43,10 @@ class NoAttention(nn.Sequential):
 
 BAD_MODELS = {
     "good": lambda: (decoder(), rows(3, 32)),
-    "odd K": lambda: (decoder(heads=3, head_dim=5), rows(3, 32)),
+    "odd K": lambda: (decoder(layers=1, heads=3, head_dim=5), rows(3, 32)),
     "no attention": lambda: (NoAttention(), rows(3, 32)),
-    "grad": lambda: (decoder().requires_grad_(True), rows(3, 32)),
-    "meta": lambda: (decoder().to("meta"), rows(3, 32).to("meta")),
+    "grad": lambda: (decoder(layers=1).requires_grad_(True), rows(3, 32)),
+    "meta": lambda: (decoder(layers=1).to("meta"), rows(3, 32).to("meta")),
 }
 BAD_INPUTS = [
     ("good", {"oproj_tensor_parallel_sise": 2}, "ConfigError", "did you mean 'oproj_tensor_parallel_size'"),
@@ -93,7 +93,7 @@ def test_needs_a_process_group_for_an_explicit_size(two_ranks):
 
 
 def unarmed(options):
-    model, reference, x = decoder(), decoder(), rows(3, 32)
+    model, reference, x = decoder(layers=1), decoder(layers=1), rows(3, 32)
     with torch.inference_mode():
         return torch.equal(compiled(model, **options)(x), reference(x)), is_intact(model)
 
@@ -123,7 +123,7 @@ def test_reports_the_same_sites_for_every_shape_at_size_1(two_ranks):
 
 @torch.inference_mode()
 def sharded_after_a_report():
-    model = decoder()
+    model = decoder(layers=1)
     compiled(model, oproj_tensor_parallel_size=1)(rows(3, 32))
     torch._dynamo.reset()
     return attempt(lambda: compiled(model, oproj_tensor_parallel_size=2)(rows(3, 32)))
@@ -164,7 +164,7 @@ class BreakOnFlag(nn.Module):
 
 @torch.inference_mode()
 def eager_step(how):
-    model, x = decoder(), rows(3, 32)
+    model, x = decoder(layers=1), rows(3, 32)
     if how == "break":
         return attempt(lambda: compiled(BreakAroundProjection().eval(), fullgraph=False)(x))
     if how == "disabled projection":
@@ -232,7 +232,7 @@ def test_raises_on_every_rank_when_one_cannot_shard(two_ranks):
 def late_rank():
     if torch.distributed.get_rank() == 1:
         return [], "", True
-    model = decoder()
+    model = decoder(layers=1)
     with torch.inference_mode():
         step = compiled(model, oproj_tensor_parallel_size=2, timeout=2)
         return *attempt(lambda: step(rows(3, 32))), is_intact(model)
@@ -248,7 +248,7 @@ def test_raises_when_a_rank_never_compiles(two_ranks):
 @torch.inference_mode()
 def unequal_rows(counts):
     options = {"oproj_tensor_parallel_size": 2, "agree_on_rows": False, "check_uniform": True}
-    step = compiled(decoder(), dynamic=True, **options)
+    step = compiled(decoder(layers=1), dynamic=True, **options)
     step(rows(4, 32))
     return attempt(lambda: step(rows(counts[torch.distributed.get_rank()], 32)))
 
@@ -317,7 +317,7 @@ def test_a_graph_without_projections_needs_no_peer(two_ranks):
 @torch.inference_mode()
 def other_features():
     """Ranks whose K differs, with symbolic row counts."""
-    model = decoder(heads=4 if torch.distributed.get_rank() else 8)
+    model = decoder(layers=1, heads=4 if torch.distributed.get_rank() else 8)
     step = compiled(model, dynamic=True, oproj_tensor_parallel_size=2)
     return *attempt(lambda: step(rows(3, 32))), is_intact(model)
 

@@ -26,7 +26,7 @@ def compiled(model, **options):
 
 def sharded_decoder(**model_options):
     """A sharded decoder that has run once, its compiled form, its unsharded twin, and an input."""
-    model, reference, x = decoder(**model_options), decoder(**model_options), rows(3, 32)
+    model, reference, x = decoder(layers=1, **model_options), decoder(layers=1, **model_options), rows(3, 32)
     step = compiled(model)
     step(x)
     return model, step, reference, x
@@ -119,7 +119,7 @@ def test_refuses_every_read_of_a_released_weight(two_ranks):
 def gathered_equals_original():
     model, step, reference, x = sharded_decoder(projection="addmm")
     gathered = oproj_pass.full_state_dict(step)
-    fresh = decoder(projection="addmm")
+    fresh = decoder(layers=1, projection="addmm")
     for parameter in fresh.parameters():
         parameter.zero_()
     fresh.load_state_dict(gathered)
@@ -309,7 +309,7 @@ def test_leaves_a_weight_alone_that_something_else_reads(two_ranks, graph_break)
 
 @torch.inference_mode()
 def full_storage_after_compilation():
-    model = decoder()
+    model = decoder(layers=1)
     storage = weakref.ref(model.layers[0].attn.o_proj.weight.untyped_storage())
     compiled(model)(rows(3, 32))
     gc.collect()
@@ -355,14 +355,14 @@ def test_counts_a_tensor_that_each_step_keeps(two_ranks):
 @torch.inference_mode()
 def aliased():
     """A model whose weights something else still reads, before and after their values change."""
-    model, reference, x = decoder(), decoder(), rows(3, 32)
+    model, reference, x = decoder(layers=1), decoder(layers=1), rows(3, 32)
     aliases = {name: value for name, value in model.state_dict().items() if "o_proj.weight" in name}
     step = compiled(model)
     errors = [difference(step(x), reference(x))]
     for name, alias in aliases.items():
         reference.get_parameter(name).copy_(alias.mul_(2) + 0)
     errors.append(difference(step(x), reference(x)))
-    return max(errors), difference(step(x), decoder()(x)), len(oproj_pass.shard_report(model).weights)
+    return max(errors), difference(step(x), decoder(layers=1)(x)), len(oproj_pass.shard_report(model).weights)
 
 
 def test_keeps_weights_that_a_state_dict_still_holds(two_ranks):
@@ -374,7 +374,7 @@ def test_keeps_weights_that_a_state_dict_still_holds(two_ranks):
 
 @torch.inference_mode()
 def memory_mapped(path):
-    model, reference, x = decoder(), decoder(), rows(3, 32)
+    model, reference, x = decoder(layers=1), decoder(layers=1), rows(3, 32)
     torch.save(reference.state_dict(), f"{path}-{torch.distributed.get_rank()}")
     mapped = torch.load(f"{path}-{torch.distributed.get_rank()}", mmap=True)
     model.load_state_dict(mapped, assign=True)
@@ -391,7 +391,7 @@ def test_releases_memory_mapped_weights(two_ranks, tmp_path):
 
 @torch.inference_mode()
 def kept_weights():
-    model, reference, x = decoder(), decoder(), rows(3, 32)
+    model, reference, x = decoder(layers=1), decoder(layers=1), rows(3, 32)
     step = compiled(model, release_weights=False)
     before = difference(step(x), reference(x))
     for m in (model, reference):
