@@ -46,8 +46,8 @@ def environment_with(tmp_path, *install):
     venv.create(tmp_path / "env", symlinks=True)
     python = tmp_path / "env" / "bin" / "python"
     (site,) = (tmp_path / "env" / "lib").glob("python*/site-packages")
-    borrowed = next(path for path in sys.path if path.endswith("site-packages"))
-    (site / "zz_borrowed.pth").write_text(f"import sys; sys.path.append({borrowed!r})\n")
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "zz_borrowed.pth").write_text(f"import sys; sys.path.extend({borrowed!r})\n")
     pip = (sys.executable, "-m", "pip", "--python", python)
     run(*pip, "install", "--quiet", "--no-deps", *install, cwd=tmp_path)
     return python

@@ -9,7 +9,9 @@ from tests.support.scripts import run_script
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-SCRIPT = re.compile(r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun --nproc-per-node 2 (\S+)\n(.*?)```", re.S)
+SCRIPT = re.compile(
+    r"\$ cat > (\S+) <<'EOF'\n(.*?)\nEOF\n\$ \S*torchrun --nproc-per-node 2 (\S+)\n(.*?)```", re.S
+)
 
 
 @pytest.mark.distributed
