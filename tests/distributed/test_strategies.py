@@ -52,15 +52,15 @@ def next_ranks_part(placement, full):
 
 def every_case(cases):
     return {
-        name: outcome(*modules(kind), options, wrong_part)
+        name: outcome(*modules(kind, options), options, wrong_part)
         for name, (kind, options, wrong_part) in cases.items()
     }
 
 
-def modules(kind):
+def modules(kind, options):
     if kind == "decoder":
-        dtype = torch.bfloat16
-        return decoder(dtype), decoder(dtype), rows(2, 3, 32, dtype=dtype)
+        dtype, layers = torch.bfloat16, 2 if isinstance(options.get("strategy"), dict) else 1
+        return decoder(dtype, layers=layers), decoder(dtype, layers=layers), rows(2, 3, 32, dtype=dtype)
     return model(kind, hidden=32), model(kind, hidden=32), rows(3, 64, dtype=torch.bfloat16)
 
 
