@@ -53,7 +53,7 @@ def is_intact(model):
 
 @torch.inference_mode()
 def compile_alone():
-    model = decoder()
+    model = decoder(layers=1)
     step = failing_step(model)
     return *attempt(lambda: step(rows(3, 32))), is_intact(model)
 
@@ -69,7 +69,7 @@ def test_a_failing_inner_backend_is_heard_and_nothing_is_released(two_ranks):
 @torch.inference_mode()
 def compile_later():
     """The second shape fails; the group still serves the first."""
-    model, reference = decoder(), decoder()
+    model, reference = decoder(layers=1), decoder(layers=1)
     step = failing_step(model, failing_graph=2)
     step(rows(3, 32))
     failed = attempt(lambda: step(rows(4, 32)))
@@ -86,7 +86,7 @@ def test_a_later_graph_that_fails_leaves_the_earlier_ones_serving(two_ranks):
 
 
 def capture(failing_graph):
-    step = failing_step(decoder(), failing_graph)
+    step = failing_step(decoder(layers=1), failing_graph)
     runner = DecodeRunner(step, TWO_SIZES, rows={"x": 0}, timeout=FOREVER, capture_timeout=FOREVER)
     return attempt(lambda: runner.capture({"x": torch.zeros(1, 32)}))
 
@@ -109,7 +109,7 @@ def untraceable():
             raise RuntimeError("no such cache")
         return step(x)
 
-    step = failing_step(decoder(), failing_graph=99)
+    step = failing_step(decoder(layers=1), failing_graph=99)
     runner = DecodeRunner(
         model, TWO_SIZES, rows={"x": 0}, group=dist.group.WORLD, timeout=FOREVER, capture_timeout=FOREVER
     )
@@ -126,7 +126,7 @@ def test_a_rank_that_fails_before_its_backend_is_heard_by_one_that_compiles(two_
 @torch.inference_mode()
 def unknown_backend():
     options = {"inner_backend": "inductr" if dist.get_rank() == 1 else "eager", "timeout": FOREVER}
-    step = failing_step(decoder(), **options)
+    step = failing_step(decoder(layers=1), **options)
     return attempt(lambda: step(rows(3, 32)))
 
 
@@ -141,7 +141,7 @@ class Scaled(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.decoder, self.eps = decoder(), 1e-6
+        self.decoder, self.eps = decoder(layers=1), 1e-6
 
     def forward(self, x):
         return self.decoder(x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))

@@ -19,6 +19,7 @@ from tests.support.models import decoder, rows
 pytestmark = pytest.mark.distributed
 PLAN = plan_capture(StepBound(12, 64))
 TINY = plan_capture(StepBound(4, 64), sizes=[2, 4])
+SHALLOW = {"layers": 1}
 
 
 class PerRow(torch.nn.Module):
@@ -32,18 +33,19 @@ class PerRow(torch.nn.Module):
         return self.decoder(x)
 
 
-def sharded_runner(plan=PLAN, model_options=None, **options):
+def sharded_runner(plan=PLAN, model_options=None, dynamic=False, **options):
     model = PerRow(**(model_options or {}))
     options = {"oproj_tensor_parallel_size": dist.get_world_size(), "timeout": 30, **options}
-    compiled = torch.compile(model, backend="oproj_npu", options=options)
+    compiled = torch.compile(model, backend="oproj_npu", options=options, dynamic=dynamic)
     runner = DecodeRunner(compiled, plan, rows={"x": 0}, timeout=TIMEOUT, capture_timeout=30)
     runner.capture({"x": torch.zeros(1, 1, 32)})
     return runner, model
 
 
 def error_of_steps(counts, sabotage):
-    runner, _ = sharded_runner()
-    reference = PerRow()
+    dynamic = None if sabotage == "none" else False
+    runner, _ = sharded_runner(model_options=SHALLOW, dynamic=dynamic)
+    reference = PerRow(**SHALLOW)
     errors = []
     with SABOTAGES[sabotage]():
         for by_rank in counts:
@@ -80,7 +82,7 @@ def test_sabotaged_inputs_show_in_the_comparison(two_ranks, sabotage):
 
 def different_graphs():
     options = {"exclude": "*layers.1*"} if dist.get_rank() == 1 else {}
-    return caught(lambda: sharded_runner(**options))
+    return caught(lambda: sharded_runner(TINY, **options))
 
 
 def test_a_rank_with_another_graph_is_refused_at_capture_on_every_rank(ranks):
@@ -91,8 +93,8 @@ def test_a_rank_with_another_graph_is_refused_at_capture_on_every_rank(ranks):
 
 
 def change_weights(how):
-    runner, model = sharded_runner(TINY)
-    source = PerRow()
+    runner, model = sharded_runner(TINY, SHALLOW)
+    source = PerRow(**SHALLOW)
     projection = model.decoder.layers[0].attn.o_proj
     twice = 2 * source.decoder.layers[0].attn.o_proj.weight
     with torch.no_grad():
@@ -137,8 +139,8 @@ def test_weights_that_moved_are_refused(two_ranks, how, weight):
 
 def soak(num_steps):
     """Worst error, and (live tensors, resident KiB) as steps go by, under random loads with idle ranks."""
-    runner, _ = sharded_runner(TINY, {"layers": 1})
-    reference = PerRow(layers=1)
+    runner, _ = sharded_runner(TINY, SHALLOW)
+    reference = PerRow(**SHALLOW)
     loads = torch.randint(
         0, 5, (num_steps, dist.get_world_size()), generator=torch.Generator().manual_seed(0)
     )
@@ -177,7 +179,7 @@ def test_thousands_of_random_steps_stay_right_and_flat(two_ranks):
 
 
 def exchanges_of_steps(count):
-    runner, _ = sharded_runner(TINY)
+    runner, _ = sharded_runner(TINY, SHALLOW)
     exchanges, exchange = [], ControlGroup.exchange
     with patch.object(ControlGroup, "exchange", lambda *args: exchanges.append(1) or exchange(*args)):
         for _ in range(count):
