@@ -2,15 +2,18 @@
 
     oproj calibrate's file first:
     torchrun --nproc-per-node 2 -m oproj_pass.cli calibrate mine.json --device cpu
-    torchrun --nproc-per-node 2 benchmarks/calibrated_step.py mine.json [--layers 4] [--tokens 8 64]
+    torchrun --nproc-per-node 2 benchmarks/calibrated_step.py mine.json --json raw.json
 
-Layers of projections alone, one weight each, are timed as they are and sharded over all ranks: medians over
-the steps, taken in turns, so that what else the machine does meets both alike.
+Layers of projections alone, one weight each, are timed as they are and sharded over all ranks, in turns, so
+that what else the machine does meets both alike. The difference is the median of the pairs' own differences.
 """
 
 import argparse
+import json
+import os
 from copy import deepcopy
-from statistics import median
+from pathlib import Path
+from statistics import median, quantiles
 from time import perf_counter
 
 import torch
@@ -65,7 +68,7 @@ def measured(layers, tokens):
             start = perf_counter()
             step(*inputs)
             times[name].append(perf_counter() - start)
-    return {name: 1e3 * median(found[STEPS // 5 :]) for name, found in times.items()}
+    return {name: [1e3 * seconds for seconds in found[STEPS // 5 :]] for name, found in times.items()}
 
 
 def main():
@@ -73,31 +76,48 @@ def main():
     parser.add_argument("profile")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--tokens", type=int, nargs="+", default=[8, 64])
+    parser.add_argument("--json", type=Path, help="Keep the raw figures of rank 0.")
     options = parser.parse_args()
     dist.init_process_group("gloo")
     profile = load_profile(options.profile)
     shape = Shape("oproj", HIDDEN, HEADS * HEAD_DIM, 4, 4, 4, "32bit", count=options.layers)
     table = Table(title=f"{options.layers} layers, N = {dist.get_world_size()}, ms a step", box=None)
-    for column in ("tokens", "whole", "sharded", "difference", "predicted", "off by"):
+    for column in ("tokens", "whole", "sharded", "difference", "quartiles", "predicted", "off by"):
         table.add_column(column, justify="right")
+    raw = {}
     with torch.no_grad():
         for tokens in options.tokens:
             ms = measured(options.layers, tokens)
-            found = step_difference(
+            step = step_difference(
                 profile, [shape], EXCHANGES["oproj"][0], size=dist.get_world_size(), tokens=tokens
-            ).difference.value
-            difference = ms["sharded"] - ms["whole"]
-            off = f"{100 * (found / difference - 1):+.0f} %"
+            )
+            predicted = step.difference.value
+            raw[tokens] = {**ms, "predicted": predicted}
+            differences = [b - a for a, b in zip(ms["whole"], ms["sharded"], strict=True)]
+            low, difference, high = quantiles(differences, n=4)
             table.add_row(
                 str(tokens),
-                f"{ms['whole']:.2f}",
-                f"{ms['sharded']:.2f}",
+                f"{median(ms['whole']):.2f}",
+                f"{median(ms['sharded']):.2f}",
                 f"{difference:+.2f}",
-                f"{found:+.2f}",
-                off,
+                f"{low:+.2f} to {high:+.2f}",
+                f"{predicted:+.2f}",
+                f"{100 * (predicted / difference - 1):+.0f} %",
             )
     if dist.get_rank() == 0:
         Console().print(table)
+        if options.json is not None:
+            about = {
+                "layers": options.layers,
+                "in_features": HEADS * HEAD_DIM,
+                "out_features": HIDDEN,
+                "ranks": dist.get_world_size(),
+                "cpus": os.cpu_count(),
+                "load": os.getloadavg(),
+                "torch": torch.__version__,
+                "profile": profile.model_dump(mode="json"),
+            }
+            options.json.write_text(json.dumps({"about": about, "ms": raw}) + "\n")
     dist.destroy_process_group()
 
 

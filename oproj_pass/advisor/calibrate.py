@@ -25,10 +25,14 @@ _KINDS = {torch.bfloat16: "16bit", torch.float16: "16bit", torch.float32: "32bit
 
 @dataclass(frozen=True)
 class Grid:
-    """What is measured: message sizes, rows of a product, and its features (N and K alike)."""
+    """What is measured: message sizes, rows of a product, and its features (N and K alike).
+
+    The rows are close, for sharding multiplies N times as many rows by an N-th of a weight: where that gains
+    nothing, two errors of interpolation would be the difference.
+    """
 
     nbytes: tuple[int, ...] = tuple(2**power for power in range(10, 24, 2))
-    rows: tuple[int, ...] = (1, 8, 32, 128)
+    rows: tuple[int, ...] = tuple(2**power for power in range(9))
     features: tuple[int, ...] = (256, 1024, 2048, 4096)
 
     def num_measurements(self, world: int) -> int:
@@ -52,8 +56,8 @@ def calibrate(
 ) -> Profile:
     """The profile of this world's machine; every rank calls it and gets the same.
 
-    ``dtype``: of the weights to time products in. ``grid``: what to measure. ``advance``: called after each
-    measurement.
+    ``dtype``: of the weights, to time products and collectives in. ``grid``: what to measure. ``advance``:
+    called after each measurement.
 
     Raises ``ConfigError`` where there is no process group of at least two ranks.
     """
@@ -63,7 +67,7 @@ def calibrate(
             "torchrun --nproc-per-node 2 -m oproj_pass.cli calibrate mine.json"
         )
     clock, source = Clock(device), _source(device)
-    collectives = _collectives(clock, grid, source, advance)
+    collectives = _collectives(clock, grid, dtype, source, advance)
     gemms = _products(clock, grid, dtype, source, advance)
     small = clock.us(lambda: torch.ones(64, device=device).clone())
     advance()
@@ -95,13 +99,13 @@ def calibrate(
 
 
 def _collectives(
-    clock: Clock, grid: Grid, source: str, advance: Callable[[], Any]
+    clock: Clock, grid: Grid, dtype: torch.dtype, source: str, advance: Callable[[], Any]
 ) -> dict[Any, CollectiveTable]:
     times: dict[Any, dict[int, list[float]]] = {}
     for size in group_sizes(dist.get_world_size()):
         group = _subgroup(size)
         for nbytes in grid.nbytes:
-            for collective, call in collective_calls(size, nbytes, clock.device, group):
+            for collective, call in collective_calls(size, nbytes, dtype, clock.device, group):
                 found = clock.us(call, group)
                 times.setdefault(collective, {}).setdefault(size, []).append(found)
             advance()

@@ -17,6 +17,7 @@ from oproj_pass.advisor.profile import Collective
 
 __all__ = ["Clock", "collective_calls", "group_sizes", "product_call"]
 
+functional = torch.ops._c10d_functional
 _WARM_UP, _FEWEST, _MOST = 2, 5, 40
 _SECONDS = 0.15  # spent on one measurement, whatever it takes
 
@@ -55,17 +56,19 @@ def group_sizes(world: int) -> list[int]:
 
 
 def collective_calls(
-    size: int, nbytes: int, device: torch.device, group: dist.ProcessGroup
+    size: int, nbytes: int, dtype: torch.dtype, device: torch.device, group: dist.ProcessGroup
 ) -> Iterator[tuple[Collective, Callable[[], Any]]]:
-    """Each collective over ``size`` ranks with a buffer of ``nbytes``, as 16-bit numbers."""
-    count = max(nbytes // 2 // size, 1)
-    whole, part = (
-        torch.ones(length, dtype=torch.bfloat16, device=device) for length in (count * size, count)
-    )
-    received = torch.empty_like(whole)
-    yield "all_to_all", lambda: dist.all_to_all_single(received, whole, group=group)
-    yield "reduce_scatter", lambda: dist.reduce_scatter_tensor(part, whole, group=group)
-    yield "all_gather", lambda: dist.all_gather_into_tensor(received, part, group=group)
+    """Each collective over ``size`` ranks with a buffer of ``nbytes``, called as a rewritten graph calls it.
+
+    ``dtype``: of the numbers; a backend may add up one type faster than another.
+    """
+    count = max(nbytes // dtype.itemsize // size, 1)
+    splits, name = [count] * size, group.group_name
+    whole, part = (torch.ones(length, dtype=dtype, device=device) for length in (count * size, count))
+    wait = functional.wait_tensor.default
+    yield "all_to_all", lambda: wait(functional.all_to_all_single.default(whole, splits, splits, name))
+    yield "reduce_scatter", lambda: wait(functional.reduce_scatter_tensor.default(whole, "sum", size, name))
+    yield "all_gather", lambda: wait(functional.all_gather_into_tensor.default(part, size, name))
 
 
 def product_call(m: int, n: int, k: int, dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
