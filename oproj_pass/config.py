@@ -52,8 +52,9 @@ class OProjConfig(BaseModel):
         expected_sites: raise unless each compiled graph holds exactly this many sites, of all roles together,
             and there are ranks to share them; or a number for each of the roles that are named.
         strategy: how a weight is cut: ``"row"`` (along its inputs), ``"column"`` (along its outputs),
-            ``"grid"`` (along both), ``"auto"`` (what sends the fewest bytes). A name for the output
-            projections, or a mapping from module-path globs and roles to names; a glob goes before a role.
+            ``"grid"`` (along both), ``"group"`` (both weights of a projection in two steps, whose default it
+            is), ``"auto"`` (what sends the fewest bytes). A name for the output projections, or a mapping
+            from module-path globs and roles to names; a glob goes before a role.
         grid: the shape (a, b) of ``"grid"``, a * b = N: inputs cut in a parts, outputs in b. By default what
             sends the fewest bytes.
         reduce: how partial sums become one: ``"scatter"`` (reduce_scatter), ``"exchange"`` (all_to_all, and a

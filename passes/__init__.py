@@ -19,9 +19,10 @@ from oproj_pass.passes.shard import ShardOProj, ShardPlan, ShardRecord
 from oproj_pass.passes.sites.attention_output import find_projections
 from oproj_pass.passes.sites.embedding import Lookup
 from oproj_pass.passes.sites.globs import Globs
+from oproj_pass.passes.sites.grouped import Grouped
 from oproj_pass.passes.sites.mlp import Mlp
 from oproj_pass.passes.sites.projection import Projection
-from oproj_pass.passes.sites.roles import ROLES, Role, find_roles
+from oproj_pass.passes.sites.roles import ROLES, Role, find_roles, strategy_names
 from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies import STRATEGIES, Strategy
 from oproj_pass.passes.strategies.assignment import Assignment
@@ -43,6 +44,7 @@ __all__ = [
     "GraphDiff",
     "GraphPass",
     "GraphSnapshot",
+    "Grouped",
     "HistoryStep",
     "Lookup",
     "Mlp",
@@ -74,4 +76,5 @@ __all__ = [
     "run_passes",
     "shard_of",
     "snapshot",
+    "strategy_names",
 ]

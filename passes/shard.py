@@ -177,7 +177,7 @@ def _require_divisible(site: Site, cut: StoredAxis, size: int, parts: int) -> No
     unit = (
         ""
         if cut.unit == 1
-        else f": {cut.unit} consecutive features share a scale or a packed word and stay on one rank"
+        else f": {cut.unit} consecutive features share a scale, a packed word or a group and stay on one rank"
     )
     raise ConfigError(
         f"{site.path}: {cut.axis.name} = {cut.extent} {cut.axis.value} cannot be split over "

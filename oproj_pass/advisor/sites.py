@@ -135,15 +135,16 @@ def shape_in_config(
 
 
 def _site(row: ProjectionRow, scheme: Scheme | None) -> Site:
-    elements = row.out_features * row.in_features
-    nbytes = row.nbytes if scheme is None else scheme.weight.nbytes(row.out_features, row.in_features)
+    in_features = row.token.in_features  # of two steps those of the first, which is what is exchanged
+    elements = row.out_features * in_features
+    nbytes = row.nbytes if scheme is None else _nbytes(row, scheme)
     itemsize = nbytes / elements
     return Site(
         path=row.path,
         shape=Shape(
             role="oproj",
             out_features=row.out_features,
-            in_features=row.in_features,
+            in_features=in_features,
             weight_itemsize=itemsize,
             input_itemsize=row.input_itemsize if scheme is None else 1,
             partial_itemsize=row.partial_itemsize,
@@ -155,3 +156,11 @@ def _site(row: ProjectionRow, scheme: Scheme | None) -> Site:
         unit=row.unit if scheme is None else scheme.block,
         is_shared=row.shares_weight_with is not None,
     )
+
+
+def _nbytes(row: ProjectionRow, scheme: Scheme) -> int:
+    """Bytes of the weight, and of the matrices of groups in front of it."""
+    last = scheme.weight.nbytes(row.out_features, row.in_features)
+    if row.brought is None:
+        return last
+    return last + scheme.weight.nbytes(row.in_features, row.brought // row.parts)

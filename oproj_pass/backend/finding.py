@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from oproj_pass.backend.strategy import as_configured
 from oproj_pass.config import OProjConfig
 from oproj_pass.passes import Globs, NearMiss, Site, find_roles
 from oproj_pass.passes.graph.ops import registered
@@ -30,6 +31,7 @@ def find_sites(
     """
     asked = {role: Globs(*config.globs(role)) for role in config.roles}
     sites, near_misses = find_roles(gm, asked, attention_ops=registered(*config.attention_ops))
+    sites = [as_configured(site, config) for site in sites]
     taken = {tensor.node for site in sites for tensor in site.stored}
     storages = _storages({node: value for node, value in inputs.items() if node not in taken})
     judged = [(site, _refusal(site, inputs, storages, reader_of)) for site in sites]

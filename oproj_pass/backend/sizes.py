@@ -9,11 +9,10 @@ from oproj_pass.automatic_sizes import AUTO, AUTO_SIZES
 from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import OProjConfig
 from oproj_pass.groups import automatic_size, world_size
-from oproj_pass.passes import STRATEGIES, Projection, Site, Strategy
+from oproj_pass.passes import STRATEGIES, Projection, Site, Strategy, strategy_names
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, of_role, size_option
-from oproj_pass.passes.sites.roles import ROLES
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +78,7 @@ def _advised(sites: Sequence[Site], largest: int, config: OProjConfig) -> int:
     The same on every rank: it follows from the weights, the plan and the kind of device, not from a step.
     """
     projections = [site for site in sites if isinstance(site, Projection)]
-    profile = profile_of(value_of(projections[0].weight).device)
+    profile = profile_of(value_of(projections[0].weight).device) if projections else None
     if profile is None:
         return largest
     shapes = [shape_of(site, config.reduce_dtype) for site in projections]
@@ -90,4 +89,4 @@ def _advised(sites: Sequence[Site], largest: int, config: OProjConfig) -> int:
 def _any_strategy(site: Site, config: OProjConfig) -> Strategy[Any]:
     """The strategy whose axes limit the size; which one is the cheapest is told once there is a size."""
     name = named_strategy(site, config)
-    return STRATEGIES[ROLES[site.role].strategies[0] if name == AUTO else name]
+    return STRATEGIES[strategy_names(site)[0] if name == AUTO else name]

@@ -10,7 +10,7 @@ from torch.fx import Node
 from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import STRATEGIES, Axis, Projection, Site, Strategy
+from oproj_pass.passes import STRATEGIES, Axis, Grouped, Projection, Site, Strategy, strategy_names
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 from oproj_pass.passes.sites.roles import ROLES
@@ -47,19 +47,33 @@ def fitting_strategies(site: Site, size: int, config: OProjConfig) -> list[Strat
 
 
 def named_strategy(site: Site, config: OProjConfig) -> str:
-    """The name that the options give a site's strategy, or its role's first; raises if that does not fit."""
-    option, role = config.strategy, ROLES[site.role]
-    if isinstance(option, Mapping):
-        globs = (name for glob, name in option.items() if glob not in ROLES and fnmatchcase(site.path, glob))
-        name = next(globs, option.get(site.role, role.strategies[0]))
-    else:
-        name = option if option is not None and site.role == "oproj" else role.strategies[0]
-    if name != AUTO and name not in role.strategies:
+    """The name that the options give a site's strategy, or the first that fits; raises if it does not fit."""
+    names = strategy_names(site)
+    name = _configured(site, config) or names[0]
+    if name == AUTO and len(names) == 1:
+        return names[0]
+    if name != AUTO and name not in names:
         raise ConfigError(
             f"{site.path}: option strategy = {name!r} does not fit this {ROLE_TITLES[site.role]}. Those that "
-            f"do: {', '.join(role.strategies)}."
+            f"do: {', '.join(names)}."
         )
     return name
+
+
+def as_configured(site: Site, config: OProjConfig) -> Site:
+    """A site in two steps as its last GEMM alone, where the options name a strategy of single GEMMs."""
+    if isinstance(site, Grouped) and _configured(site, config) not in (None, AUTO, *strategy_names(site)):
+        return site.last
+    return site
+
+
+def _configured(site: Site, config: OProjConfig) -> str | None:
+    """The name that the options give a site's strategy, None without one."""
+    option = config.strategy
+    if not isinstance(option, Mapping):
+        return option if site.role == "oproj" else None
+    globs = (name for glob, name in option.items() if glob not in ROLES and fnmatchcase(site.path, glob))
+    return next(globs, option.get(site.role))
 
 
 def mesh_of(strategy: Strategy[Any]) -> dict[Axis, int]:
@@ -70,7 +84,7 @@ def mesh_of(strategy: Strategy[Any]) -> dict[Axis, int]:
 
 
 def _candidates(site: Site, name: str, size: int, config: OProjConfig) -> Iterator[Strategy[Any]]:
-    for one in ROLES[site.role].strategies if name == AUTO else [name]:
+    for one in strategy_names(site) if name == AUTO else [name]:
         if one == Grid.name:
             yield from map(Grid, _shapes(site, size, config, asked_for=name != AUTO))
         else:

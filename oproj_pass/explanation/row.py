@@ -18,12 +18,13 @@ class ProjectionRow:
     ``input_itemsize`` and ``partial_itemsize``: bytes of one feature that is sent to be multiplied, and of
     one partial sum that is reduced; ``product_itemsize``: of one result, if not the same. ``scale_nbytes``
     and ``row_scale_nbytes``: bytes of a token's scales, those that travel with their features and those that
-    go to every rank. ``unit``: features that may not be parted, for they share a scale or a packed word.
+    go to every rank. ``unit``: features that may not be parted, for they share a scale, a packed word or a
+    group.
     ``calls``: times a step runs it. ``shares_weight_with``: the site whose weight it uses too. ``strategy``
     and ``grid``: as configured. ``out_parts``: the most ranks that H can be split over, 1 if it cannot be
     followed. A token brings ``brought`` features, K unless given, and gets ``made`` of them, H unless given.
-    ``cut``: features along the axis that a role's one strategy cuts, K unless given; ``padded``: whether that
-    is filled up to fit any size.
+    ``cut``: features along the axis that the one strategy of its kind cuts, if there is but one; ``padded``:
+    whether that is filled up to fit any size.
     """
 
     path: str
@@ -62,7 +63,7 @@ class ProjectionRow:
 
     def fits(self, size: int) -> bool:
         """Whether the strategy can split the weight over ``size`` ranks."""
-        if self.role != "oproj":
+        if self.cut is not None:
             return self.padded or self.parts % size == 0
         return bool(self._splits(size))
 
@@ -86,7 +87,7 @@ class ProjectionRow:
 
     def sent_nbytes(self, size: int) -> int:
         """Bytes that a rank sends for one of its tokens in a step."""
-        if self.role != "oproj":
+        if self.cut is not None:
             return self.calls * STRATEGIES[self.strategy].sent_nbytes(self.token, size)
         return self.calls * min(sent_nbytes(self.token, a, b) for a, b in self._splits(size))
 

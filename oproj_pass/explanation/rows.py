@@ -8,7 +8,7 @@ from typing import Any
 from oproj_pass.backend.strategy import named_strategy
 from oproj_pass.config import OProjConfig
 from oproj_pass.explanation.row import ProjectionRow
-from oproj_pass.passes import STRATEGIES, Axis, Mlp, Projection, Site
+from oproj_pass.passes import STRATEGIES, Axis, Grouped, Mlp, Projection, Site, strategy_names
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies.traffic import TokenSizes
@@ -26,7 +26,7 @@ def rows_of(sites: Sequence[FoundSite], config: OProjConfig) -> Iterator[Project
 
 
 def _row(site: Site, config: OProjConfig) -> ProjectionRow:
-    fields = _product(site, config) if isinstance(site, Projection) else _of_other_role(site, config)
+    fields = _product(site, config) if isinstance(site, Projection) else _of_other_kind(site, config)
     return ProjectionRow(
         path=site.path,
         dtype=str(value_of(site.stored[0].node).dtype).removeprefix("torch."),
@@ -34,7 +34,7 @@ def _row(site: Site, config: OProjConfig) -> ProjectionRow:
         nbytes=site.nbytes,
         role=site.role,
         strategy=named_strategy(site, config),
-        **(_cut(site, config) if site.role != "oproj" else {}),
+        **(_cut(site, config) if len(strategy_names(site)) == 1 else {}),
         **fields,
     )
 
@@ -55,8 +55,15 @@ def _product(site: Projection, config: OProjConfig) -> dict[str, Any]:
     }
 
 
-def _of_other_role(site: Site, config: OProjConfig) -> dict[str, Any]:
-    """An MLP by its last GEMM and the input of its first ones; an embedding, of which a token takes a row."""
+def _of_other_kind(site: Site, config: OProjConfig) -> dict[str, Any]:
+    """A site in two steps by its last GEMM and the input of the first; an embedding by a row for a token."""
+    if isinstance(site, Grouped):
+        return _product(site.last, config) | {
+            "input_itemsize": value_of(site.first.input).dtype.itemsize,
+            "scale_nbytes": 0,
+            "row_scale_nbytes": 0,
+            "brought": site.first.input_features,
+        }
     if isinstance(site, Mlp):
         up, down = Projection(site.path, site.ups[0], {}), Projection(site.path, site.down, {})
         scales = TokenSizes.of(up, config.reduce_dtype)

@@ -28,13 +28,13 @@ class Inner:
     segments: int
 
 
-def read_inner(ups: Sequence[Gemm], down: Gemm, between: Collection[Node], scan: Scan) -> Inner:
-    """What lies between; ``between``: every node that holds results of ``ups``.
+def read_inner(ups: Sequence[Node], down: Gemm, between: Collection[Node], scan: Scan) -> Inner:
+    """What lies between; ``between``: every node that holds results of the products ``ups``.
 
     Raises ``NotElementwise`` where a rank could not compute its part of I alone.
     """
     nodes = _nodes_to(down, between)
-    _require_no_other_reader({*(up.node for up in ups), *nodes}, down.node)
+    _require_no_other_reader({*ups, *nodes}, down.node)
     reading = Reading(down, scan.dependence)
     for up in ups:
         reading.hold_result_of(up)
@@ -53,12 +53,12 @@ def read_inner(ups: Sequence[Gemm], down: Gemm, between: Collection[Node], scan:
     )
 
 
-def _segments(reading: Reading, ups: Sequence[Gemm]) -> int:
+def _segments(reading: Reading, ups: Sequence[Node]) -> int:
     """The parts, cut each by itself, of every up's result; consecutive pairs are cut as they are."""
-    parts = {reading.of(up.node).parts for up in ups}
+    parts = {reading.of(up).parts for up in ups}
     apart = reading.segments - {1}
     if (apart and reading.interleaved) or (apart and parts != apart) or len(parts) > 1:
-        raise NotElementwise(f"takes the results of `{ups[0].node.name}` apart in several ways")
+        raise NotElementwise(f"takes the results of `{ups[0].name}` apart in several ways")
     return max(apart, default=1)
 
 

@@ -54,12 +54,12 @@ class Reading:
         """I."""
         return self.down.k.extent
 
-    def hold_result_of(self, up: Gemm) -> None:
-        """Note the result of one of the first GEMMs."""
-        features = shape_of(up.node)[-1]
+    def hold_result_of(self, up: Node) -> None:
+        """Note the result of one of the first products."""
+        features = shape_of(up)[-1]
         if features % self.size:
             raise NotElementwise(f"makes {self.size} intermediate features of {features}")
-        self.held[up.node] = Held(features // self.size)
+        self.held[up] = Held(features // self.size)
 
     def of(self, node: Node) -> Held:
         """What a node holds, if it is one tensor and no scale."""

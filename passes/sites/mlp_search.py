@@ -47,7 +47,7 @@ def _judge(candidate: Candidate, scan: Scan, globs: Globs, taken: set[Node]) -> 
     try:
         reason = globs.refusal(path) or _refusal(candidate, scan, taken)
         if reason is None:
-            inner = read_inner(candidate.ups, candidate.down, candidate.between, scan)
+            inner = read_inner([up.node for up in candidate.ups], candidate.down, candidate.between, scan)
             return Mlp(
                 path,
                 scan.paths or {},

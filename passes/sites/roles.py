@@ -10,9 +10,10 @@ from typing import Any
 from torch.fx import GraphModule
 
 from oproj_pass.passes.contract import NearMiss
-from oproj_pass.passes.sites.attention_output import find_attention_outputs
 from oproj_pass.passes.sites.embedding_search import find_lookups
 from oproj_pass.passes.sites.globs import Globs
+from oproj_pass.passes.sites.grouped import Grouped
+from oproj_pass.passes.sites.grouped_search import find_output_projections
 from oproj_pass.passes.sites.lm_head import find_heads
 from oproj_pass.passes.sites.mlp_search import find_mlps
 from oproj_pass.passes.sites.readers import split_by_readers
@@ -24,7 +25,7 @@ Search = Callable[[Scan, Globs], tuple[Sequence[Site], Sequence[NearMiss]]]
 
 @dataclass(frozen=True)
 class Role:
-    """A role; ``strategies`` are names of those that fit it, the default first."""
+    """A role; ``strategies`` are names of those that fit its sites of one kind, the default first."""
 
     name: str
     find: Search
@@ -34,12 +35,20 @@ class Role:
 ROLES: dict[str, Role] = {
     role.name: role
     for role in (
-        Role("oproj", find_attention_outputs, ("row", "column", "grid")),
+        Role("oproj", find_output_projections, ("row", "column", "grid")),
         Role("mlp", find_mlps, ("column_row",)),
         Role("lmhead", find_heads, ("column",)),
         Role("embedding", find_lookups, ("vocabulary",)),
     )
 }
+
+
+_OF_GROUPS = ("group",)
+
+
+def strategy_names(site: Site) -> tuple[str, ...]:
+    """The names of the strategies that fit a site, the default first."""
+    return _OF_GROUPS if isinstance(site, Grouped) else ROLES[site.role].strategies
 
 
 def find_roles(

@@ -5,12 +5,13 @@ from typing import Any
 from oproj_pass.passes.strategies.column import Column
 from oproj_pass.passes.strategies.column_row import ColumnRow
 from oproj_pass.passes.strategies.grid import Grid
+from oproj_pass.passes.strategies.group import Group
 from oproj_pass.passes.strategies.row import Row
 from oproj_pass.passes.strategies.strategy import Strategy
 from oproj_pass.passes.strategies.vocabulary import Vocabulary
 
 STRATEGIES: dict[str, Strategy[Any]] = {
-    strategy.name: strategy for strategy in (Row(), Column(), Grid(), ColumnRow(), Vocabulary())
+    strategy.name: strategy for strategy in (Row(), Column(), Grid(), Group(), ColumnRow(), Vocabulary())
 }
 """The strategies by name."""
 

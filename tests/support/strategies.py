@@ -7,7 +7,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from oproj_pass.passes import (
-    ROLES,
     STRATEGIES,
     Assignment,
     Axis,
@@ -19,6 +18,7 @@ from oproj_pass.passes import (
     find_roles,
     run_passes,
     shard_of,
+    strategy_names,
 )
 from oproj_pass.passes.graph.ops import registered
 from oproj_pass.passes.strategies.exchange import Peers
@@ -108,11 +108,11 @@ def sharded(
 
 
 def family_plan(gm, roles, parameters, exchange):
-    """Every site of the roles by the first strategy of its role; all roles have to be there."""
+    """Every site of the roles by the first strategy that fits it; all roles have to be there."""
     sites, misses = find_roles(gm, dict.fromkeys(roles, Globs()), parameters=parameters)
     assert {site.role for site in sites} == {*roles}, misses
-    strategies = {role: STRATEGIES[ROLES[role].strategies[0]] for role in roles}
-    return ShardPlan(sites, misses, [Assignment(site, strategies[site.role], exchange) for site in sites])
+    chosen = [Assignment(site, STRATEGIES[strategy_names(site)[0]], exchange) for site in sites]
+    return ShardPlan(sites, misses, chosen)
 
 
 def mesh_of(a, b):

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from oproj_pass.backend.policy import Decision
-from oproj_pass.backend.strategy import fitting_strategies, mesh_of, named_strategy
+from oproj_pass.backend.strategy import as_configured, fitting_strategies, mesh_of, named_strategy
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import Axis, find_projections
+from oproj_pass.passes import Axis, Globs, find_projections, find_roles
 from tests.support.fake import fake_world
+from tests.support.grouped import GroupedAttention, heads_of
 from tests.support.models import decoder
 
 
@@ -90,3 +91,29 @@ def test_auto_leaves_out_what_the_axes_do_not_allow():
     assert fitting_strategies(site, 8, OProjConfig(strategy="auto"))[0].name in ("row", "grid")
     with pytest.raises(ConfigError, match="H = 30 output features cannot be split"):
         fitting_strategies(site, 4, OProjConfig(strategy="column"))
+
+
+@pytest.fixture(scope="module")
+def in_two_steps():
+    program = torch.export.export(GroupedAttention(), (heads_of(2, 3),))
+    parameters = program.graph_signature.inputs_to_parameters
+    (site,), _ = find_roles(program.graph_module, {"oproj": Globs()}, parameters=parameters)
+    return site
+
+
+@pytest.mark.parametrize("strategy", [None, "auto", "group", {"oproj": "auto"}, {"wo_b": "group"}])
+def test_cuts_both_weights_of_two_steps_unless_another_strategy_is_named(in_two_steps, strategy):
+    config = OProjConfig(strategy=strategy)
+    assert as_configured(in_two_steps, config) is in_two_steps
+    assert named_strategy(in_two_steps, config) == "group"
+
+
+@pytest.mark.parametrize("strategy", ["row", "grid", {"wo_*": "column"}])
+def test_a_strategy_of_one_gemm_leaves_the_first_of_two_steps_whole(in_two_steps, strategy):
+    site = as_configured(in_two_steps, OProjConfig(strategy=strategy))
+    assert [on.path for on in site.stored] == ["wo_b.weight"]
+
+
+def test_refuses_to_cut_groups_where_there_are_none(sites):
+    with pytest.raises(ConfigError, match=r"'group' does not fit.*Those that do: row, column, grid"):
+        named_strategy(sites[0], OProjConfig(strategy="group"))
