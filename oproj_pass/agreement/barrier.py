@@ -29,13 +29,13 @@ _PURPOSES = {
     StepKind.GRAPH: "to compile the same graph",
     StepKind.COMPILED: "to finish compiling the same graph",
     StepKind.CALL: "to call the same graph",
-    StepKind.MEASURE: "to measure how the same graph may add up",
+    StepKind.MEASURE: "to measure how the same graph may exchange",
 }
 _DOINGS = {
     StepKind.GRAPH: "compiles a graph",
     StepKind.COMPILED: "has compiled a graph",
     StepKind.CALL: "calls a compiled graph",
-    StepKind.MEASURE: "measures how a graph may add up",
+    StepKind.MEASURE: "measures how a graph may exchange",
 }
 
 

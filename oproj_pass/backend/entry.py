@@ -20,6 +20,7 @@ from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_together
 from oproj_pass.backend.ascend import log_untaken, npu_passes
 from oproj_pass.backend.binding import bind, commit, compile_with_slices, record_readers
+from oproj_pass.backend.chunks import chosen_chunks
 from oproj_pass.backend.dynamo_errors import errors_as_they_are
 from oproj_pass.backend.exchanges import exchanges_over, groups_of, log_unchunked, on_mesh
 from oproj_pass.backend.finding import find_sites
@@ -89,7 +90,8 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
             groups = groups_of(decision, config)
             rows = ComparedRows.of(sharded, list(inputs), config)
             reduce = chosen_reduce(decision, inputs, groups, config)
-            exchanges = exchanges_over(groups, rows, config, reduce)
+            chunks = chosen_chunks(decision, inputs, groups, config, reduce)
+            exchanges = exchanges_over(groups, rows, config, reduce, chunks)
             record = _rewrite(gm, inputs, decision, groups, exchanges, config)
         _require_unreleased(inputs, record.tensors if groups else {})
     except Exception as error:

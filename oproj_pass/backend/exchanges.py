@@ -24,7 +24,7 @@ def groups_of(decision: Decision, config: OProjConfig) -> ShardGroups:
 
 
 def exchanges_over(
-    groups: ShardGroups, rows: ComparedRows, config: OProjConfig, reduce: Reduce
+    groups: ShardGroups, rows: ComparedRows, config: OProjConfig, reduce: Reduce, chunks: int
 ) -> dict[int, Exchange]:
     """Who exchanges, by the size of the group, and how, as the options say."""
     return {
@@ -35,7 +35,7 @@ def exchanges_over(
             control_group_name=groups.joint.control.group_name if rows.in_graph else None,
             capacity=config.capacity,
             reduce=reduce,
-            chunks=config.chunks,
+            chunks=chunks,
         )
         for size, group in groups.by_size.items()
     }

@@ -1,31 +1,21 @@
-"""How partial sums become one: as the options say, or what takes the group less time, measured on it once.
-
-1. Ranks meet, and bring the size of their partial sums: nobody starts a collective that a peer will not join.
-2. Each times both ways on buffers of that size.
-3. They meet again with their times, and all take the way whose slowest rank is faster.
-"""
+"""How partial sums become one: as the options say, or what takes the group less time, measured on it once."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from math import prod
-from statistics import median
-from typing import Any, get_args
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.fx import Node
 
-from oproj_pass.agreement.barrier import meet
-from oproj_pass.agreement.known_errors import known_to_group
-from oproj_pass.agreement.wire import StepKind
 from oproj_pass.backend.policy import Decision
 from oproj_pass.backend.strategy import mesh_of
+from oproj_pass.backend.timing import slowest_microseconds
 from oproj_pass.config import OProjConfig
-from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup, ShardGroups
 from oproj_pass.passes import Axis, Lookup, Site
 from oproj_pass.passes.graph.provenance import value_of
@@ -33,7 +23,6 @@ from oproj_pass.passes.strategies.exchange import Reduce
 
 logger = logging.getLogger(__name__)
 
-_REPEATS, _WARM_UPS = 7, 2
 _ROWS = 64  # of a rank, where a symbolic count has no example
 
 
@@ -95,22 +84,11 @@ def _rows(x: Tensor) -> int:
 
 
 def _measured(sums: PartialSums, joint: ShardGroup, timeout: float) -> Reduce:
-    brought = meet(joint, StepKind.MEASURE, sums.in_words(), timeout)
-    if len(set(brought.values())) > 1:
-        listed = "; ".join(f"rank {rank}: {words}" for rank, words in brought.items())
-        raise known_to_group(
-            GroupMismatchError(
-                f"ranks {list(joint.ranks)} cannot measure how to add up, for their partial sums differ: "
-                f"{listed}. All ranks of a group must run the same model with the same row counts."
-            )
-        )
-    ways: dict[Reduce, float] = {way: _microseconds(sums, run) for way, run in _WAYS.items()}
-    words = " ".join(f"{ways[way]:.1f}" for way in get_args(Reduce))
-    by_rank = [
-        [*map(float, found.split())] for found in meet(joint, StepKind.MEASURE, words, timeout).values()
-    ]
-    slowest = dict(zip(get_args(Reduce), map(max, zip(*by_rank, strict=True)), strict=True))
-    chosen: Reduce = min(slowest, key=lambda way: slowest[way])
+    mine = torch.zeros(sums.rows, sums.features, dtype=sums.dtype, device=sums.device)
+    brought = mine.repeat(sums.group.size, 1)
+    ways = {way: partial(run, sums, brought, mine) for way, run in WAYS.items()}
+    slowest = slowest_microseconds(ways, sums.in_words(), joint, sums.device, timeout)
+    chosen: Reduce = min(WAYS, key=lambda way: slowest[way])
     logger.info(
         "reduce = auto: %s, for %s (%s, the slowest rank's median)",
         chosen, sums.in_words(), ", ".join(f"{way} {taken:.0f} us" for way, taken in slowest.items()),
@@ -130,28 +108,7 @@ def _exchange(sums: PartialSums, brought: Tensor, mine: Tensor) -> None:
     mine.copy_(reduce(torch.add, [part.float() if is_half else part for part in parts]))
 
 
-_WAYS: dict[Reduce, Callable[[PartialSums, Tensor, Tensor], None]] = {
+WAYS: dict[Reduce, Callable[[PartialSums, Tensor, Tensor], None]] = {
     "scatter": _scatter, "exchange": _exchange,
 }  # fmt: skip
-
-
-def _microseconds(sums: PartialSums, run: Callable[[PartialSums, Tensor, Tensor], None]) -> float:
-    """The median time of one way, on this rank."""
-    mine = torch.zeros(sums.rows, sums.features, dtype=sums.dtype, device=sums.device)
-    brought = mine.repeat(sums.group.size, 1)
-    wait = _synchronize(sums.device)
-    times = []
-    for _ in range(_WARM_UPS + _REPEATS):
-        wait()
-        start = time.perf_counter()
-        run(sums, brought, mine)
-        wait()
-        times.append(time.perf_counter() - start)
-    return median(times[_WARM_UPS:]) * 1e6
-
-
-def _synchronize(device: torch.device) -> Callable[[], None]:
-    """What waits for the device's work; a CPU's is done when a call returns."""
-    if device.type == "cpu":
-        return lambda: None
-    return partial(getattr(torch, device.type).synchronize, device)
+"""How to add up what ``brought`` [N*T, H] holds, into ``mine`` [T, H]."""
