@@ -23,7 +23,7 @@ class ProjectionRow:
     ``calls``: times a step runs it. ``shares_weight_with``: the site whose weight it uses too. ``strategy``
     and ``grid``: as configured. ``out_parts``: the most ranks that H can be split over, 1 if it cannot be
     followed. A token brings ``brought`` features, K unless given, and gets ``made`` of them, H unless given.
-    ``cut``: features along the axis that the one strategy of its kind cuts, if there is but one; ``padded``:
+    ``cut``: features along the axis that the one strategy for its kind cuts, K unless given; ``padded``:
     whether that is filled up to fit any size.
     """
 
@@ -63,9 +63,14 @@ class ProjectionRow:
 
     def fits(self, size: int) -> bool:
         """Whether the strategy can split the weight over ``size`` ranks."""
-        if self.cut is not None:
+        if self._has_one_strategy:
             return self.padded or self.parts % size == 0
         return bool(self._splits(size))
+
+    @property
+    def _has_one_strategy(self) -> bool:
+        """Whether its kind of site is cut in one way: all but output projections in one step."""
+        return self.role != "oproj" or self.cut is not None
 
     def _splits(self, size: int) -> list[tuple[int, int]]:
         """In how many parts of K and of H the strategy may cut."""
@@ -87,7 +92,7 @@ class ProjectionRow:
 
     def sent_nbytes(self, size: int) -> int:
         """Bytes that a rank sends for one of its tokens in a step."""
-        if self.cut is not None:
+        if self._has_one_strategy:
             return self.calls * STRATEGIES[self.strategy].sent_nbytes(self.token, size)
         return self.calls * min(sent_nbytes(self.token, a, b) for a, b in self._splits(size))
 

@@ -34,14 +34,13 @@ def _row(site: Site, config: OProjConfig) -> ProjectionRow:
         nbytes=site.nbytes,
         role=site.role,
         strategy=named_strategy(site, config),
-        **(_cut(site, config) if len(strategy_names(site)) == 1 else {}),
+        **_axes(site, config),
         **fields,
     )
 
 
 def _product(site: Projection, config: OProjConfig) -> dict[str, Any]:
     token = TokenSizes.of(site, config.reduce_dtype)
-    limits = {"unit": site.gemm.k.unit, "grid": config.grid, "out_parts": _parts_of_outputs(site)}
     return {
         "gemm": site.gemm.form.name,
         "out_features": site.out_features,
@@ -51,8 +50,18 @@ def _product(site: Projection, config: OProjConfig) -> dict[str, Any]:
         "product_itemsize": token.product_itemsize,
         "scale_nbytes": token.scale_nbytes,
         "row_scale_nbytes": token.row_scale_nbytes,
-        **(limits if site.role == "oproj" else {}),
     }
+
+
+def _axes(site: Site, config: OProjConfig) -> dict[str, Any]:
+    if isinstance(site, Projection) and len(strategy_names(site)) > 1:
+        return _limits(site, config)
+    return _cut(site, config)
+
+
+def _limits(site: Projection, config: OProjConfig) -> dict[str, Any]:
+    """What the strategies that a site can be given by name may cut."""
+    return {"unit": site.gemm.k.unit, "grid": config.grid, "out_parts": _parts_of_outputs(site)}
 
 
 def _of_other_kind(site: Site, config: OProjConfig) -> dict[str, Any]:
@@ -86,7 +95,7 @@ def _of_other_kind(site: Site, config: OProjConfig) -> dict[str, Any]:
 
 
 def _cut(site: Site, config: OProjConfig) -> dict[str, Any]:
-    """The axis that a role's one strategy cuts."""
+    """The axis that the one strategy for a kind of sites cuts."""
     first, *others = STRATEGIES[named_strategy(site, config)].cuts(site)
     unit = math.lcm(first.unit, *(cut.unit for cut in others))
     return {"cut": first.extent // first.segments, "padded": first.is_padded, "unit": unit}

@@ -17,6 +17,7 @@ ROWS = 4096  # of K = 64 and H = 32 in float32: half a MiB for each of two chunk
 @torch.inference_mode()
 def measured(times, count=ROWS):
     """The error of a step with ``chunks="auto"``, its collectives, and what the log says of the choice."""
+    torch._dynamo.reset()
     said = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())
