@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import Node
 
-from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.backend.policy import Decision
 from oproj_pass.backend.timing import slowest_microseconds
 from oproj_pass.config import OProjConfig
@@ -60,7 +59,7 @@ def chosen_chunks(
     reduce: Reduce,
 ) -> int:
     """The number of chunks in one graph; raises ``GroupMismatchError`` if a peer is not at the same graph."""
-    if config.chunks != AUTO:
+    if isinstance(config.chunks, int):
         return config.chunks
     sites = [
         site

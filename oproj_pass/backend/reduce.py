@@ -86,7 +86,9 @@ def _rows(x: Tensor) -> int:
 def _measured(sums: PartialSums, joint: ShardGroup, timeout: float) -> Reduce:
     mine = torch.zeros(sums.rows, sums.features, dtype=sums.dtype, device=sums.device)
     brought = mine.repeat(sums.group.size, 1)
-    ways = {way: partial(run, sums, brought, mine) for way, run in WAYS.items()}
+    ways: dict[str, Callable[[], object]] = {
+        way: partial(run, sums, brought, mine) for way, run in WAYS.items()
+    }
     slowest = slowest_microseconds(ways, sums.in_words(), joint, sums.device, timeout)
     chosen: Reduce = min(WAYS, key=lambda way: slowest[way])
     logger.info(
