@@ -13,14 +13,16 @@ Function = Callable[..., Any]
 def wrap(owner: type, name: str, wrapper: Callable[[Function], Function]) -> None:
     """Put ``wrapper(function)`` in the place of ``owner.name``, a method or a class method.
 
-    A subclass that inherits the function gets a wrapped one of its own; a second call changes nothing.
+    A subclass that inherits the function gets a wrapped one of its own; a second call with the same wrapper
+    changes nothing.
     """
     found = inspect.getattr_static(owner, name)
     function = found.__func__ if isinstance(found, classmethod) else found
-    if hasattr(function, _MARK):
+    wrappers = getattr(function, _MARK, ())
+    if wrapper in wrappers:
         return
     wrapped = functools.wraps(function)(wrapper(function))
-    setattr(wrapped, _MARK, True)
+    setattr(wrapped, _MARK, (*wrappers, wrapper))
     setattr(owner, name, classmethod(wrapped) if isinstance(found, classmethod) else wrapped)
 
 

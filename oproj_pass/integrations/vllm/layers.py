@@ -108,6 +108,11 @@ def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group
     parameter = getattr(layer, name)
     if isinstance(parameter, ReleasedParameter):  # weights were loaded again, into the shard
         return
+    if layer.tp_size == 1:
+        raise ConfigError(
+            f"{path}: new weights were loaded into another tensor than the shard that compiled graphs read. "
+            "Set additional_config.oproj_pass.load_sharded to false, and restart the engine."
+        )
     slice_ = _plain(parameter)
     if tuple(slice_.shape) not in (loaded, loaded[::-1]):
         raise ConfigError(
