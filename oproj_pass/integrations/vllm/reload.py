@@ -40,8 +40,8 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
     def refuse(*_: Any, **__: Any) -> NoReturn:
         raise ConfigError(
             f"{name}: this engine loaded its output projections by slice, and vLLM would load new weights "
-            "past the shards that its graphs read. Set additional_config.oproj_pass.load_sharded to false, with "
-            "which every rank takes its slice of new weights, or restart the engine. Nothing was changed."
+            "past the shards that its graphs read. Set additional_config.oproj_pass.load_sharded to false, "
+            "with which every rank takes its slice of new weights, or restart the engine. Nothing changed."
         )
 
     return refuse
