@@ -37,7 +37,8 @@ class ShardGroup:
 
     ``ranks``: global ranks in slice order; ``rank``: this process's place among them. ``is_given``: the
     caller made ``device``, and it is not the world. ``timeout``: seconds that forming the group, and
-    ``control``, wait for a rank. ``side``: what part of a larger group it is, if it is one.
+    ``control``, wait for a rank. ``side``: what part of a larger group it is, if it is one, and ``within``
+    that group.
     """
 
     device: ProcessGroup = field(compare=False)
@@ -47,6 +48,7 @@ class ShardGroup:
     is_given: bool = field(default=False, compare=False)
     timeout: float = field(default=600.0, compare=False)
     side: "GridSide | None" = None
+    within: "ShardGroup | None" = field(default=None, compare=False, repr=False)
 
     @property
     def size(self) -> int:
@@ -175,7 +177,8 @@ def grid_groups(
     row, column = divmod(whole.rank, shape[1])
     sides = whole.ranks[column :: shape[1]], whole.ranks[row * shape[1] : (row + 1) * shape[1]]
     along_k, along_h = (
-        _formed(ranks, group, timeout, GridSide(shape, dim)) for dim, ranks in enumerate(sides)
+        replace(_formed(ranks, group, timeout, GridSide(shape, dim)), within=whole)
+        for dim, ranks in enumerate(sides)
     )
     return along_k, along_h
 

@@ -10,16 +10,16 @@ from typing import NamedTuple
 from oproj_pass.capture import GraphMode
 
 ROW_BYTES = 512
-_HEADER = struct.Struct("<HHHHqq")
+_HEADER = struct.Struct("<HHHHHqq")
 _NAME_BYTES = 64
 _REASON_BYTES = ROW_BYTES - _HEADER.size - _NAME_BYTES
 
 
 class StepKind(IntEnum):
-    """What a rank is doing when it agrees with its peers: the first three with a runner, the last without.
+    """What a rank is doing when it agrees with its peers: with a runner, or from GRAPH to MEASURE without.
 
     GRAPH: about to compile a graph; COMPILED: has compiled it; CALL: about to run it; MEASURE: about to time
-    how it may add up.
+    how it may add up; GATHER: has learned what its wide steps gather.
     """
 
     WARMUP = 0
@@ -30,6 +30,7 @@ class StepKind(IntEnum):
     COMPILED = 5
     CALL = 6
     MEASURE = 7
+    GATHER = 8
 
 
 class StepRow(NamedTuple):
@@ -39,9 +40,10 @@ class StepRow(NamedTuple):
         runner: the runner's name, so that a draft model's step never pairs with the model's own.
         kind: what the rank is doing.
         sequence: how often this runner has agreed before, the same on every rank unless one skipped.
-        num_tokens: tokens the rank brings; for a capture, the size it captures.
+        num_tokens: tokens the rank brings; for a capture, the size it captures; for GATHER, a digest.
         mode: the graph mode it can run.
-        reason: why it cannot replay, or why it failed; empty if it can.
+        reason: why it cannot replay (or gather, for GATHER), or why it failed; empty if it can.
+        gathers: whether it can run the step unsharded, if the group has to.
     """
 
     runner: str
@@ -50,6 +52,7 @@ class StepRow(NamedTuple):
     num_tokens: int
     mode: GraphMode
     reason: str = ""
+    gathers: bool = False
 
     def __str__(self) -> str:
         """For the flight record."""
@@ -61,7 +64,7 @@ class StepRow(NamedTuple):
         name, reason = _encode(self.runner, _NAME_BYTES), _encode(self.reason, _REASON_BYTES)
         row = bytearray(ROW_BYTES)
         _HEADER.pack_into(
-            row, 0, self.kind, self.mode, len(name), len(reason), self.sequence, self.num_tokens
+            row, 0, self.kind, self.mode, self.gathers, len(name), len(reason), self.sequence, self.num_tokens
         )
         start = _HEADER.size
         row[start : start + len(name) + len(reason)] = name + reason
@@ -70,11 +73,11 @@ class StepRow(NamedTuple):
     @classmethod
     def unpack(cls, row: bytes | bytearray) -> "StepRow":
         """The row that ``pack`` made. Raises ``ValueError`` for bytes that are not one."""
-        kind, mode, name_length, reason_length, sequence, num_tokens = _HEADER.unpack_from(row)
+        kind, mode, gathers, name_length, reason_length, sequence, num_tokens = _HEADER.unpack_from(row)
         start = _HEADER.size
         middle = start + name_length
         name, reason = row[start:middle].decode(), row[middle : middle + reason_length].decode()
-        return cls(name, StepKind(kind), sequence, num_tokens, GraphMode(mode), reason)
+        return cls(name, StepKind(kind), sequence, num_tokens, GraphMode(mode), reason, bool(gathers))
 
 
 def _encode(text: str, limit: int) -> bytes:

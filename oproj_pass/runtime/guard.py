@@ -14,14 +14,28 @@ _WHY = (
 )
 
 
-def require_replay(step: AgreedStep, size: int | None, plan: CapturePlan) -> int:
+def replays(step: AgreedStep, size: int | None) -> bool:
+    """Whether the group replays the graph of the captured ``size``."""
+    return size is not None and step.agreement.mode is not GraphMode.NONE
+
+
+def gathers(step: AgreedStep, size: int | None) -> bool:
+    """Whether the group runs the step unsharded: no graph serves it, and every rank is ready to."""
+    return not replays(step, size) and all(row.gathers for row in step.rows)
+
+
+def require_replay(
+    step: AgreedStep, size: int | None, plan: CapturePlan, cannot_gather: str | None = None
+) -> int:
     """The captured ``size`` that the group replays, or ``EagerStepError``.
 
     The message names each rank that cannot replay and why: its reason, or its tokens and the largest size.
+    ``cannot_gather``: why the group does not run it unsharded, where it was asked to.
     """
-    if size is not None and step.agreement.mode is not GraphMode.NONE:
+    if size is not None and replays(step, size):
         return size
-    raise EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}")
+    unasked = "" if cannot_gather is None else f" It cannot be gathered for either: {cannot_gather}."
+    raise EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}{unasked}")
 
 
 def _causes(step: AgreedStep, plan: CapturePlan) -> str:

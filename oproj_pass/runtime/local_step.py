@@ -22,16 +22,25 @@ class LocalStep(NamedTuple):
     num_tokens: int
     mode: GraphMode
     reason: str
+    gathers: bool = False
 
 
 class StepChecks:
     """Checks one rank's steps against what it captured.
 
-    ``checks``: each says why no graph may be replayed now, or None.
+    ``checks``: each says why no graph may be replayed now, or None. ``unfit_to_gather``: why no weights may
+    be gathered for a step that no graph serves; None where the group does not gather.
     """
 
-    def __init__(self, inputs: PersistentInputs, dummy: DummyBatch, *checks: Check) -> None:
+    def __init__(
+        self,
+        inputs: PersistentInputs,
+        dummy: DummyBatch,
+        *checks: Check,
+        unfit_to_gather: Check | None = None,
+    ) -> None:
         self._inputs, self._dummy, self._checks = inputs, dummy, checks
+        self._unfit_to_gather = unfit_to_gather
 
     def check(
         self,
@@ -49,16 +58,16 @@ class StepChecks:
             num_tokens = num_tokens()
         if num_tokens < num_rows:
             raise ConfigError(f"num_tokens={num_tokens} is below the {num_rows} rows of the inputs")
-        if not uniform_decode:
-            reason: str | None = (
-                f"its batch of {num_tokens} tokens is mixed or prefill, graphs serve uniform decode batches "
-                "only. Keep prefill on prefill nodes, so that this node gets decode requests"
-            )
-        elif mode is GraphMode.NONE:
-            reason = "its scheduler dispatched the step with graph mode NONE"
+        if (reason := _not_for_graphs(num_tokens, mode, uniform_decode)) is not None:
+            unfit = self._unfit_to_gather() if self._unfit_to_gather else None
+            reason = f"{reason}; and {unfit}" if unfit else reason
         else:
-            reason = self._cannot_replay(inputs)
-        return LocalStep(inputs, num_rows, num_tokens, GraphMode.NONE if reason else mode, reason or "")
+            reason = unfit = self._cannot_replay(inputs)
+        mode, gathers = (
+            GraphMode.NONE if reason else mode,
+            self._unfit_to_gather is not None and unfit is None,
+        )
+        return LocalStep(inputs, num_rows, num_tokens, mode, reason or "", gathers)
 
     def check_idle(self, current: Mapping[str, Any]) -> LocalStep:
         """A dummy batch's part of a step, see ``DecodeRunner.idle_step``."""
@@ -69,3 +78,13 @@ class StepChecks:
             if (reason := check()) is not None:
                 return reason
         return self._inputs.changed_constant(inputs)
+
+
+def _not_for_graphs(num_tokens: int, mode: GraphMode, uniform_decode: bool) -> str | None:
+    """Why the caller's batch is none for any graph, in words."""
+    if not uniform_decode:
+        return (
+            f"its batch of {num_tokens} tokens is mixed or prefill, graphs serve uniform decode batches "
+            "only. Keep prefill on prefill nodes, so that this node gets decode requests"
+        )
+    return "its scheduler dispatched the step with graph mode NONE" if mode is GraphMode.NONE else None

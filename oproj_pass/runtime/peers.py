@@ -46,7 +46,9 @@ class Peers:
         self._timeout, self._capture_timeout = timeout, capture_timeout
 
     @profiled("oproj_pass::agree")
-    def agree(self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str = "") -> AgreedStep:
+    def agree(
+        self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str = "", *, gathers: bool = False
+    ) -> AgreedStep:
         """Bring this rank's part and return the group's.
 
         Raises ``GroupMismatchError`` if a rank is missing, failed, or is doing something else; names it.
@@ -54,7 +56,8 @@ class Peers:
         self.require_going()
         self._sequence = self.num_agreements
         self._require_whole(kind)
-        entry, replies = self._exchange(kind, num_tokens, mode, reason, self._wait_of(kind))
+        row = StepRow(self.name, kind, self._sequence, num_tokens, mode, reason, gathers)
+        entry, replies = self._exchange(row, self._wait_of(kind))
         if replies.lost:
             found = self._describe(replies)
             entry.fail(found)
@@ -125,17 +128,15 @@ class Peers:
 
         Waits twice as long as an agreement, for a peer that is stuck in the collective that failed here.
         """
-        entry, replies = self._exchange(StepKind.FAILED, 0, GraphMode.NONE, reason, 2 * self._wait_of(kind))
+        row = StepRow(self.name, StepKind.FAILED, self.num_agreements, 0, GraphMode.NONE, reason)
+        entry, replies = self._exchange(row, 2 * self._wait_of(kind))
         found = self._describe(replies)
         entry.fail(found)
         return found
 
-    def _exchange(
-        self, kind: StepKind, num_tokens: int, mode: GraphMode, reason: str, timeout: float
-    ) -> tuple[Entry, Replies]:
-        row = StepRow(self.name, kind, self.num_agreements, num_tokens, mode, reason)
+    def _exchange(self, row: StepRow, timeout: float) -> tuple[Entry, Replies]:
         self.num_agreements += 1
-        entry = self.begin("failure" if kind is StepKind.FAILED else "agreement", row)
+        entry = self.begin("failure" if row.kind is StepKind.FAILED else "agreement", row)
         return entry, self.group.exchange(row.pack(), timeout)
 
     def _wait_of(self, kind: StepKind) -> float:

@@ -7,7 +7,7 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.distributed import ProcessGroup
@@ -16,7 +16,7 @@ from oproj_pass.agreement.sharded_calls import groups_that_run
 from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import CapturePlan, GraphMode
-from oproj_pass.errors import EagerStepError
+from oproj_pass.errors import ConfigError, EagerStepError
 from oproj_pass.flight.signals import write_on_signals
 from oproj_pass.groups import ShardGroup
 from oproj_pass.runtime.agree import AgreedStep
@@ -33,6 +33,7 @@ from oproj_pass.runtime.phase import Phase
 from oproj_pass.runtime.replay_limit import limit_replays
 from oproj_pass.runtime.serving import Serving
 from oproj_pass.runtime.weights import WeightWatch
+from oproj_pass.runtime.wide_steps import WideSteps
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +61,10 @@ class DecodeRunner:
         graphs: how to capture; by default the device graphs of the inputs' device.
         timeout: seconds that a step waits for a peer. A lost peer is reported within three times that.
         capture_timeout: the same while capturing, where ranks compile at their own speed.
+        wide_steps: what becomes of a step that no graph serves, wider than the plan or mixed. None: the group
+            refuses it. ``"gather"``: the group runs it unsharded and eager, each rank with its own rows, and
+            each sharded weight gathered just ahead of its use, through two buffers as large as the largest.
+            Equal on all ranks. Where that cannot be done, ``capture`` warns and such steps are refused.
         name: tells runners of one group apart (``"model"``, ``"draft"``).
 
     With one rank (no group) nothing is refused: a step without a graph runs eager.
@@ -77,8 +82,13 @@ class DecodeRunner:
         graphs: DeviceGraphs | None = None,
         timeout: float = 60.0,
         capture_timeout: float = 600.0,
+        wide_steps: Literal["gather"] | None = None,
         name: str = "model",
     ) -> None:
+        if wide_steps not in (None, "gather"):
+            raise ConfigError(
+                f"wide_steps = {wide_steps!r}, required: 'gather', or None to refuse such steps"
+            )
         self.fn, self.plan, self.name = fn, plan, name
         self.phase = Phase.WARMUP
         write_on_signals()
@@ -87,6 +97,8 @@ class DecodeRunner:
         self._graphs: dict[int, Graph] = {}
         self._timeout, self._capture_timeout = timeout, capture_timeout
         self._peers: Peers | None = None
+        self._wide_steps = wide_steps
+        self._wide: WideSteps | None = None
         self._join(None if group is None else step_group(group, capture_timeout))
 
     @property
@@ -98,6 +110,11 @@ class DecodeRunner:
     def num_agreements(self) -> int:
         """Collectives this runner issued on the CPU, one a step; equal on every rank of the group."""
         return self._peers.num_agreements if self._peers else 0
+
+    @property
+    def gather_nbytes(self) -> int:
+        """Bytes of the two buffers that wide steps gather weights through; 0 where they are refused."""
+        return self._wide.nbytes if self._wide else 0
 
     @property
     def last_step(self) -> AgreedStep | None:
@@ -149,10 +166,18 @@ class DecodeRunner:
             warn_unguarded(self.name)
         dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
         weights = WeightWatch(capture.observed)
-        self._checks = StepChecks(self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay)
-        self._serving = Serving(self.fn, self.plan, self._inputs, self._outputs, self._graphs, self._peers)
         if self._peers is not None:
+            if self._wide_steps is not None:
+                arguments = self._inputs.arguments(self.plan.sizes[0])
+                self._wide = WideSteps(self.fn, arguments, self._peers, self._timeout)
             self._peers.group.limit_collectives(self._timeout)
+        self._checks = StepChecks(
+            self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay,
+            unfit_to_gather=weights.moved if self._wide and self._wide.cannot is None else None,
+        )  # fmt: skip
+        self._serving = Serving(
+            self.fn, self.plan, self._inputs, self._outputs, self._graphs, self._peers, self._wide
+        )
         self.phase = Phase.SERVING
         logger.info("%s: captured %d sizes up to %d", self.name, len(self._graphs), self.plan.max_size)
 

@@ -1,5 +1,6 @@
 """One step of a captured runner: agree -> dispatch -> guard -> copy into persistent inputs -> replay -> trim.
 
+Or, where the group has agreed to gather: agree -> dispatch -> the model unsharded, over the inputs as given.
 Decides nothing about phases; the runner makes one when it has captured.
 """
 
@@ -15,16 +16,18 @@ from oproj_pass.flight.record import FLIGHT
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.device_graph import Graph
-from oproj_pass.runtime.guard import require_replay
+from oproj_pass.runtime.guard import gathers, require_replay
 from oproj_pass.runtime.local_step import LocalStep
 from oproj_pass.runtime.outputs import Outputs
 from oproj_pass.runtime.peers import Peers
+from oproj_pass.runtime.wide_steps import WideSteps
 
 
 class Serving:
     """The steps of one runner: ``graphs`` by size, over ``inputs``, in step with ``peers`` if there are any.
 
-    ``fn``: runs eager where no graph serves a step, which happens only without peers.
+    ``fn``: runs eager where no graph serves a step, which happens only without peers. ``wide``: runs such
+    steps with peers; None: they are refused.
     """
 
     def __init__(
@@ -35,8 +38,9 @@ class Serving:
         outputs: Outputs,
         graphs: Mapping[int, Graph],
         peers: Peers | None,
+        wide: WideSteps | None,
     ) -> None:
-        self._fn, self._plan, self._peers = fn, plan, peers
+        self._fn, self._plan, self._peers, self._wide = fn, plan, peers, wide
         self._inputs, self._outputs, self._graphs = inputs, outputs, graphs
 
     def step(self, check: Callable[[], LocalStep]) -> Any:
@@ -44,8 +48,13 @@ class Serving:
         if self._peers is None:
             return self._step_alone(check())
         local = self._checked(check, self._peers)
-        step = self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
-        size = self._replayed_size(step)
+        step = self._peers.agree(
+            StepKind.STEP, local.num_tokens, local.mode, local.reason, gathers=local.gathers
+        )
+        size = self._plan.dispatch(step.agreement.num_tokens)
+        if self._wide is not None and gathers(step, size):
+            return self._gather(local, self._peers, self._wide)
+        size = self._replayed_size(step, size)
         entry = self._peers.begin("replay", f"size {size}")
         try:
             with self._peers.rows_agreed:
@@ -56,9 +65,14 @@ class Serving:
         entry.end()
         return output
 
-    def _replayed_size(self, step: AgreedStep) -> int:
+    @staticmethod
+    def _gather(local: LocalStep, peers: Peers, wide: WideSteps) -> Any:
+        with peers.failing_together("wide step", runs=True):
+            return wide.run(local.inputs)
+
+    def _replayed_size(self, step: AgreedStep, size: int | None) -> int:
         try:
-            return require_replay(step, self._plan.dispatch(step.agreement.num_tokens), self._plan)
+            return require_replay(step, size, self._plan, self._wide.cannot if self._wide else None)
         except EagerStepError as error:
             FLIGHT.write(f"{type(error).__name__}: {error}")
             raise

@@ -49,6 +49,15 @@ class Placement:
         (group,) = self.mesh
         return group
 
+    @property
+    def holders(self) -> ShardGroup:
+        """All ranks that hold a part: of a grid, the group whose sides are the mesh."""
+        if len(self.mesh) == 1:
+            return self.group
+        whole = self.mesh[0].within
+        assert whole is not None
+        return whole
+
     def part_of(self, full: Tensor) -> Tensor:
         """This rank's part of a full tensor, a view where it is one piece without padding."""
         for split, group in zip(self.splits, self.mesh, strict=True):
@@ -61,6 +70,15 @@ class Placement:
             part = split.whole(gathered(part, group), shape[split.dim])
         return part
 
+    def write_part(self, part: Tensor, full: Tensor, holder: int) -> None:
+        """Copy the part that the rank at place ``holder`` of ``holders`` holds to where it belongs."""
+        pairs = [(part, full)]
+        for split, group in zip(self.splits, self.mesh, strict=True):
+            place = _place_in(group, holder) if len(self.mesh) > 1 else holder
+            pairs = [both for pair in pairs for both in split.stretches(*pair, place, group.size)]
+        for piece, place_of_piece in pairs:
+            place_of_piece.copy_(piece)
+
     def describe(self) -> str:
         """The placement for messages."""
         return " and ".join(
@@ -72,3 +90,9 @@ class Placement:
 def _manner(split: Split) -> str:
     pieces = f" in {split.segments} pieces each" if split.segments > 1 else ""
     return pieces + (" with padding" if split.padded_by is not None else "")
+
+
+def _place_in(side: ShardGroup, holder: int) -> int:
+    """The place along a side of a grid of the rank that is at place ``holder`` of the whole."""
+    assert side.side is not None
+    return divmod(holder, side.side.shape[1])[side.side.dim]

@@ -12,10 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunctionSubclass
+from torch.utils import _pytree as pytree
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.shard import Shard, Signature
+from oproj_pass.weights.stand_in import FullValues, serving_reads
 from oproj_pass.weights.storages import empty
 from oproj_pass.weights.uses import (
     GET_DATA,
@@ -26,6 +28,8 @@ from oproj_pass.weights.uses import (
     is_conversion,
     refusal,
 )
+
+_WRITES = (SET_DATA, torch.Tensor.copy_)
 
 
 class Released(Tensor):
@@ -41,7 +45,10 @@ class Released(Tensor):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Metadata passes, a write goes to the shard, a conversion converts it, anything else raises."""
+        """Metadata passes, a write goes to the shard, a conversion converts it, anything else raises.
+
+        Where someone serves reads (``stand_in``), everything but metadata and writes gets full values.
+        """
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
@@ -51,8 +58,11 @@ class Released(Tensor):
             return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
         if func == GET_DATA:  # so that ``p.data.copy_(new)`` is a write, and nothing else can read
             return args[0]
+        full_values = serving_reads()
+        if full_values is not None and func not in _WRITES:
+            return _with_full_values(func, args, kwargs, full_values)
         if args and isinstance(args[0], Released):
-            if func in (SET_DATA, torch.Tensor.copy_):
+            if func in _WRITES:
                 return _write(func, args[0], args[1])
             if is_conversion(func):
                 return _converted(func, args[0], args[1:], kwargs)
@@ -127,6 +137,15 @@ def _become_released(weight: Tensor, shard: Shard) -> None:
     shard.storage = weight.untyped_storage()
     weight.shard = shard  # type: ignore[attr-defined]
     weight.__class__ = ReleasedParameter if isinstance(weight, nn.Parameter) else ReleasedBuffer
+
+
+def _with_full_values(
+    func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], full_values: FullValues
+) -> Any:
+    shards = list(dict.fromkeys(weight.shard for weight in _released((args, kwargs))))
+    full = dict(zip(shards, full_values(shards), strict=True))
+    args, kwargs = pytree.tree_map_only(Released, lambda weight: full[weight.shard], (args, kwargs))
+    return func(*args, **kwargs)
 
 
 def _write(func: Callable[..., Any], weight: Released, values: Tensor) -> Released | None:

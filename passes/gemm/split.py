@@ -4,10 +4,9 @@ The one place that knows of parts in several pieces (gate and up in one tensor) 
 part has the same shape; of a plain split it is DTensor's ``Shard(dim)``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 
@@ -60,14 +59,22 @@ class Split:
             part.narrow(self.dim, index * length, piece.shape[self.dim]).copy_(piece)
         return part
 
+    def stretches(self, part: Tensor, full: Tensor, rank: int, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Views: each piece of rank ``rank``'s part, without padding, and its place in the full tensor."""
+        piece = self._piece_length(full.shape[self.dim], size)
+        for index, (start, length) in enumerate(self.pieces(full.shape[self.dim], rank, size)):
+            mine = part.narrow(self.dim, index * piece, length)
+            yield mine, full.narrow(self.dim, start, length)
+
     def whole(self, parts: Sequence[Tensor], extent: int) -> Tensor:
         """The full tensor of ``extent`` indices along the dimension, of every rank's part in order."""
-        length, segment = self._piece_length(extent, len(parts)), extent // self.segments
-        stretches = [
-            torch.cat([part.narrow(self.dim, index * length, length) for part in parts], self.dim)
-            for index in range(self.segments)
-        ]
-        return torch.cat([stretch.narrow(self.dim, 0, segment) for stretch in stretches], self.dim)
+        shape = list(parts[0].shape)
+        shape[self.dim] = extent
+        full = parts[0].new_empty(shape)
+        for rank, part in enumerate(parts):
+            for mine, place in self.stretches(part, full, rank, len(parts)):
+                place.copy_(mine)
+        return full
 
     def _piece_length(self, extent: int, size: int) -> int:
         segment, rest = divmod(extent, self.segments)

@@ -39,8 +39,8 @@ def refuse_alone(check, peers):
     return check()
 
 
-def go_by_own_part(self, kind, num_tokens, mode, reason=""):
-    step = _agree(self, kind, num_tokens, mode, reason)
+def go_by_own_part(self, kind, num_tokens, mode, reason="", **more):
+    step = _agree(self, kind, num_tokens, mode, reason, **more)
     return replace(step, agreement=_agree_step([(num_tokens, mode)]))
 
 
@@ -67,10 +67,8 @@ def pair_any_step(rows, ranks):
     return _disagreement(same, ranks)
 
 
-def wait_long(self, kind, num_tokens, mode, reason, timeout):
-    return _peers_exchange(
-        self, kind, num_tokens, mode, reason, timeout * (20 if kind is StepKind.FAILED else 1)
-    )
+def wait_long(self, row, timeout):
+    return _peers_exchange(self, row, timeout * (20 if row.kind is StepKind.FAILED else 1))
 
 
 def go_on_without_the_lost(self, row, timeout):
