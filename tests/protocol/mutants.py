@@ -11,11 +11,12 @@ from unittest.mock import patch
 from oproj_pass.agreement import calls
 from oproj_pass.agreement.step_group import ControlGroup
 from oproj_pass.agreement.wire import StepKind
-from oproj_pass.runtime import agree, peers
+from oproj_pass.runtime import agree, guard, peers, serving
 from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.runner import DecodeRunner
 from oproj_pass.runtime.serving import Serving
-from tests.protocol.searches import ALL_CALLS, DRAFTS, LATE, REFUSALS, THREE, Search
+from oproj_pass.runtime.wide_steps import WideSteps
+from tests.protocol.searches import ALL_CALLS, DRAFTS, LATE, REFUSALS, THREE, WIDE_REFUSALS, Search
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Mutant:
 
 _agree_step, _disagreement, _exchange = agree.agree_step, peers.disagreement, ControlGroup.exchange
 _replay, _agree, _peers_exchange = Serving._replay, Peers.agree, Peers._exchange
+_run_wide = WideSteps.run
 
 
 def refuse_alone(check, peers):
@@ -89,6 +91,19 @@ def hear_one_peer(self, row, timeout):
     return replies
 
 
+def skip_an_idle_ranks_gathers(self, inputs):
+    return None if len(inputs["x"]) == 1 else _run_wide(self, inputs)
+
+
+def gather_where_one_is_ready(step, size):
+    return not guard.replays(step, size) and any(row.gathers for row in step.rows)
+
+
+def gather_as_replayed(self, inputs):
+    """Without what serves reads, so that the model exchanges its rows, of which each rank has its own."""
+    return self._call(inputs)
+
+
 def agree_afterwards(self, check):
     local = self._checked(check, self._peers)
     with self._peers.failing_together("replay", runs=True):
@@ -115,6 +130,11 @@ MUTANTS = {
     "collectives keep the group's own timeout": Mutant(REFUSALS, ControlGroup, "limit_collectives", skip),
     "a lost rank is left out": Mutant(LATE, ControlGroup, "exchange", go_on_without_the_lost),
     "only one peer is heard": Mutant(THREE, ControlGroup, "exchange", hear_one_peer),
+    "an idle rank skips the gathers": Mutant(WIDE_REFUSALS, WideSteps, "run", skip_an_idle_ranks_gathers),
+    "one rank that can gather is enough": Mutant(
+        WIDE_REFUSALS, serving, "gathers", gather_where_one_is_ready
+    ),
+    "a wide step exchanges rows": Mutant(WIDE_REFUSALS, WideSteps, "run", gather_as_replayed),
     "a failed call leaves the group in use": Mutant(ALL_CALLS, calls, "note_half_done", skip),
     "calls never compare their rows": Mutant(ALL_CALLS, calls, "are_rows_agreed", lambda ranks: True),
     "a rank that cannot prepare tells nobody": Mutant(ALL_CALLS, calls, "report_failure", skip),

@@ -18,6 +18,9 @@ from oproj_pass.errors import OProjError
 from oproj_pass.groups import ShardGroups
 from oproj_pass.passes.fingerprint import Fingerprint
 from oproj_pass.runtime import CallableGraphs, DecodeRunner
+from oproj_pass.weights.placement import Placement
+from oproj_pass.weights.released import adopt
+from oproj_pass.weights.stand_in import serving_reads
 from tests.protocol.virtual_rank import FAILED, RAW, REFUSED, STOPPED
 
 TIMEOUT, CAPTURE_TIMEOUT = 4.0, 600.0
@@ -49,6 +52,26 @@ class Exchanging:
         self._rank.group.device.collective(len(x))
         if moment == "fails after":
             raise RuntimeError("device assert")
+        return 2 * x
+
+
+class Gathering(Exchanging):
+    """A model of two sharded weights, which a step gathers where its rows are exchanged by no graph."""
+
+    def __init__(self, rank):
+        super().__init__(rank, ("runs", "fails before"))
+        cut = Placement.split(0, rank.group)
+        self._weights = [
+            adopt(torch.zeros(2, 1), cut, name, (2 * rank.group.size, 1)) for name in ("o_proj", "down_proj")
+        ]
+
+    def __call__(self, x):
+        if serving_reads() is None:
+            return super().__call__(x)
+        for weight in self._weights:
+            weight.sum()
+            if self._rank.choose("runs", "fails in between") == "fails in between":
+                raise RuntimeError("out of memory")
         return 2 * x
 
 
@@ -87,7 +110,7 @@ class Sharded:
         return CallAgreement(groups, "o_proj", lambda given: {"o_proj": len(given[0])}, text.digest, TIMEOUT)
 
 
-def runner_on(rank, model, name="model"):
+def runner_on(rank, model, name="model", wide_steps=None):
     return DecodeRunner(
         model,
         PLAN,
@@ -96,6 +119,7 @@ def runner_on(rank, model, name="model"):
         graphs=CallableGraphs(),
         timeout=TIMEOUT,
         capture_timeout=CAPTURE_TIMEOUT,
+        wide_steps=wide_steps,
         name=name,
     )
 
@@ -112,9 +136,9 @@ def of_call(error):
     return REFUSED if is_known_to_group(error) else FAILED
 
 
-def serve(rank, *, warm_up, steps, kinds=tuple(STEPS), model=Exchanging):
+def serve(rank, *, warm_up, steps, kinds=tuple(STEPS), model=Exchanging, wide_steps=None):
     """One runner: warm-up, capture, steps, each tried whatever became of the one before."""
-    runner = runner_on(rank, model(rank))
+    runner = runner_on(rank, model(rank), wide_steps=wide_steps)
     attempt = partial(rank.attempt, judge=partial(of_runner, runner))
     if warm_up:
         attempt("warm-up", lambda: runner.warm_up({"x": rows(2)}))

@@ -8,8 +8,9 @@ from typing import Any
 from unittest.mock import patch
 
 from oproj_pass.agreement import step_group
+from oproj_pass.weights import gather_layout
 from tests.protocol.explore import State
-from tests.protocol.programs import Exchanging, Sharded, call, draft, serve
+from tests.protocol.programs import Exchanging, Gathering, Sharded, call, draft, serve
 from tests.protocol.virtual_rank import ENDS_PROCESS, NEVER, RAISES, Clock, Ranks
 
 
@@ -29,8 +30,13 @@ class Search:
         """The state in which all ranks start, and the clock of the product is theirs."""
         clock = Clock()
         ranks = Ranks(self.program, self.world, clock, self.device_timeout)
-        with patch.object(step_group, "time", clock):
+        gather = patch.object(gather_layout, "start_gather", _start_gather)
+        with patch.object(step_group, "time", clock), gather:
             yield State(ranks.starts, (True,) * self.world, self.crashes, self.late, self.choices)
+
+
+def _start_gather(parts, mine, group):
+    return [group.device.start(f"{parts.nbytes} bytes of a weight")]
 
 
 _BRIEFLY = partial(
@@ -47,6 +53,10 @@ DRAFT = Search(draft, 2, crashes=1, late=0, choices=1)
 CALLS = Search(call, 2, crashes=1, late=1, choices=1)
 CALLS_OF_THREE = Search(partial(call, calls=1), 3, crashes=1, late=0, choices=1)
 SHARDED = Search(partial(serve, warm_up=True, steps=1, model=Sharded), 2, crashes=1, late=1, choices=1)
+_WIDE = partial(
+    serve, warm_up=False, kinds=("oversize", "idle", "unfit"), model=Gathering, wide_steps="gather"
+)
+WIDE = Search(partial(_WIDE, steps=1), 2, crashes=1, late=1, choices=1)
 
 _ONE_STEP = partial(serve, warm_up=False, steps=1)
 NO_DEVICE_TIMEOUT = Search(_ONE_STEP, 2, crashes=1, late=0, choices=0, device_timeout=NEVER)
@@ -56,6 +66,7 @@ WATCHED_DEVICE = Search(_ONE_STEP, 3, crashes=1, late=0, choices=0, device_timeo
 REFUSALS = Search(partial(serve, warm_up=False, steps=2), 2, crashes=0, late=0, choices=1)
 LATE = Search(_BRIEFLY, 2, crashes=0, late=1, choices=1)
 ALL_CALLS = Search(call, 2, crashes=0, late=0, choices=1)
+WIDE_REFUSALS = Search(partial(_WIDE, steps=2), 2, crashes=0, late=0, choices=1)
 DRAFTS = Search(draft, 2, crashes=0, late=0, choices=1)
 
 SEARCHES = {
@@ -66,5 +77,7 @@ SEARCHES = {
     "calls of sharded graphs": CALLS,
     "calls of sharded graphs on three": CALLS_OF_THREE,
     "a runner of a sharded model": SHARDED,
+    "wide steps of a runner": WIDE,
+    "wide steps, one after the other": WIDE_REFUSALS,
     "a device whose collectives end the process": WATCHED_DEVICE,
 }

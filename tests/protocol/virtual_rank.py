@@ -179,14 +179,22 @@ class Device:
 
     def collective(self, rows):
         """Exchange ``rows`` rows with every other rank."""
+        self.start(rows).wait()
+
+    def start(self, rows):
+        """Begin such a collective; what is returned waits for its end."""
         tape = self._tape
         if tape.device_closed:
             raise RuntimeError("[pair.cc:1] Application timeout caused pair closure")
         tape.joined.append((tape.doing, rows))
-        limit = self._timeout
+        return Joining(self, len(tape.joined) - 1)
+
+    def wait_for(self, index):
+        """Wait until every other rank has joined collective ``index``."""
+        tape, limit = self._tape, self._timeout
         if limit is not None:
             tape.spend(limit)
-        answer = tape.ask(Join(len(tape.joined) - 1, limit, self._notices))
+        answer = tape.ask(Join(index, limit, self._notices))
         if answer == DONE:
             return
         tape.device_closed = True
@@ -198,6 +206,15 @@ class Device:
             tape.pass_time(limit)
             raise RuntimeError("[unbound_buffer.cc:1] Timed out waiting for recv operation to complete")
         raise RuntimeError("[pair.cc:1] Connection closed by peer")
+
+
+@dataclass
+class Joining:
+    device: Device
+    index: int
+
+    def wait(self, timeout=None):
+        self.device.wait_for(self.index)
 
 
 class VirtualGroup:

@@ -12,6 +12,7 @@ class ScriptedPeer:
 
     def __init__(self):
         self.num_tokens, self.mode, self.reason, self.lost = 1, GraphMode.FULL, "", None
+        self.gathers, self.cannot_gather, self.gathers_others = False, "", False
         self.rows = []
 
     def exchange(self, row, timeout):
@@ -22,7 +23,10 @@ class ScriptedPeer:
         serving = mine.kind is StepKind.STEP
         tokens = self.num_tokens if serving else mine.num_tokens
         mode = self.mode if serving else mine.mode
-        theirs = StepRow(mine.runner, mine.kind, mine.sequence, tokens, mode, self.reason)
+        reason = self.cannot_gather if mine.kind is StepKind.GATHER else self.reason
+        tokens += self.gathers_others and mine.kind is StepKind.GATHER
+        gathers = self.gathers and serving
+        theirs = StepRow(mine.runner, mine.kind, mine.sequence, tokens, mode, reason, gathers)
         return Replies({0: row, 1: theirs.pack()})
 
     def limit_collectives(self, timeout):

@@ -14,6 +14,7 @@ ROWS = st.builds(
     st.integers(0, 2**62),
     st.sampled_from(GraphMode),
     st.text(max_size=100),
+    st.booleans(),
 )
 
 
