@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import GraphMode
@@ -62,8 +64,10 @@ class WideSteps:
     def run(self, inputs: Mapping[str, Any]) -> Any:
         """The result for all rows of ``inputs``, once the group has agreed on a wide step."""
         assert self._weights is not None
-        with self._weights.serving():
-            return self._call(inputs)
+        with self._weights.serving(), torch.inference_mode():
+            return self._call(
+                pytree.tree_map_only(Tensor, Tensor.clone, dict(inputs))
+            )  # as a graph gets copies
 
     def _call(self, inputs: Mapping[str, Any]) -> Any:
         with substituting(_as_python), torch.inference_mode():

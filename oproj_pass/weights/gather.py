@@ -17,7 +17,7 @@ from torch.distributed import Work
 from oproj_pass.agreement.barrier import require_whole
 from oproj_pass.agreement.half_done import note_half_done
 from oproj_pass.agreement.step_group import ControlGroup
-from oproj_pass.errors import EagerStepError
+from oproj_pass.errors import ConfigError, EagerStepError
 from oproj_pass.weights.gather_layout import Entry
 from oproj_pass.weights.gather_order import Order
 from oproj_pass.weights.shard import Shard
@@ -30,15 +30,16 @@ _POLL = 0.0005  # seconds
 class GatheredWeights:
     """The full values of the weights of ``order``, for one step after the other.
 
-    ``timeout``: seconds that a gather waits for a rank. Raises ``ConfigError`` for a part with gaps in
-    memory, and what the allocator raises where there is no memory for the buffers.
+    ``timeout``: seconds that a gather waits for a rank. Raises ``ConfigError`` for weights on several devices
+    or a part with gaps in memory, and what the allocator raises where there is no memory for the buffers.
     """
 
     def __init__(self, order: Order, timeout: float) -> None:
         self._entries, self._timeout = [Entry.of(shards) for shards in order], timeout
         self._groups = list(dict.fromkeys(shard.placement.holders for entry in order for shard in entry))
         self.buffer_nbytes = max((entry.nbytes for entry in self._entries), default=0)
-        self._arriving, self._whole = (self._buffer(order) for _ in range(2))
+        device = _only_device(order)
+        self._arriving, self._whole = (self._buffer(device) for _ in range(2))
         self._works: list[Work] = []
         self._next = 0
         self._current: Mapping[Shard, Tensor] = {}
@@ -128,7 +129,13 @@ class GatheredWeights:
                 f"and not {self._entries[self._next].names}"
             )
 
-    def _buffer(self, order: Order) -> Tensor:
-        device = order[0][0].signature.device if order else None
+    def _buffer(self, device: torch.device | None) -> Tensor:
         with torch.inference_mode(False):
             return torch.empty(self.buffer_nbytes, dtype=torch.uint8, device=device)
+
+
+def _only_device(order: Order) -> torch.device | None:
+    devices = dict.fromkeys(shard.signature.device for entry in order for shard in entry)
+    if len(devices) > 1:
+        raise ConfigError(f"its weights lie on several devices: {', '.join(map(str, devices))}")
+    return next(iter(devices), None)
