@@ -28,8 +28,8 @@ from torch import nn
 from oproj_pass import DecodeRunner, shard_report
 from oproj_pass.capture import StepBound, plan_capture
 
-LAYERS, HEADS, HEAD_DIM, HIDDEN = 4, 8, 128, 1024
-ROUNDS, WARM_UPS = 12, 2
+LAYERS, HEADS, HEAD_DIM, HIDDEN = 2, 8, 128, 1024
+ROUNDS, WARM_UPS = 9, 1
 UNSHARDED = "unsharded"
 STRATEGIES = {"wide step, row": "row", "wide step, column": "column"}
 
@@ -134,7 +134,7 @@ def table(found: dict[int, dict[str, Any]]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rows", type=int, nargs="+", default=[128, 1024])
+    parser.add_argument("--rows", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     found = measure(asked.ranks, asked.rows)
