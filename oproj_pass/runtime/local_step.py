@@ -63,11 +63,9 @@ class StepChecks:
             reason = f"{reason}; and {unfit}" if unfit else reason
         else:
             reason = unfit = self._cannot_replay(inputs)
-        mode, gathers = (
-            GraphMode.NONE if reason else mode,
-            self._unfit_to_gather is not None and unfit is None,
-        )
-        return LocalStep(inputs, num_rows, num_tokens, mode, reason or "", gathers)
+        gathers = self._unfit_to_gather is not None and unfit is None
+        possible = GraphMode.NONE if reason else mode
+        return LocalStep(inputs, num_rows, num_tokens, possible, reason or "", gathers)
 
     def check_idle(self, current: Mapping[str, Any]) -> LocalStep:
         """A dummy batch's part of a step, see ``DecodeRunner.idle_step``."""

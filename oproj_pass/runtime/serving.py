@@ -1,6 +1,7 @@
 """One step of a captured runner: agree -> dispatch -> guard -> copy into persistent inputs -> replay -> trim.
 
 Or, where the group has agreed to gather: agree -> dispatch -> the model unsharded, over the inputs as given.
+
 Decides nothing about phases; the runner makes one when it has captured.
 """
 
