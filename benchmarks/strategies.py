@@ -9,10 +9,6 @@ DTensor has no all_to_all on gloo and falls back to an all_gather there, as it w
 
 import argparse
 import json
-import multiprocessing as mp
-import os
-import platform
-import socket
 import time
 from pathlib import Path
 from statistics import median
@@ -20,6 +16,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from on_ranks import about, measure
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -109,33 +106,6 @@ def steps(rows: int) -> dict[str, list[float]]:
     return {name: [round(one, 1) for one in times[WARM_UPS:]] for name, times in taken.items()}
 
 
-def rank(place: int, size: int, port: int, counts: list[int], queue: mp.Queue) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(place), WORLD_SIZE=str(size))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for rows in counts:
-        torch._dynamo.reset()
-        mine = steps(rows)
-        if place == 0:
-            queue.put((rows, mine))
-    dist.destroy_process_group()
-
-
-def measure(size: int, counts: list[int]) -> dict[int, dict[str, list[float]]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    queue = context.Queue()
-    processes = [context.Process(target=rank, args=(r, size, port, counts, queue)) for r in range(size)]
-    for process in processes:
-        process.start()
-    found = dict(queue.get(timeout=900) for _ in counts)
-    for process in processes:
-        process.join()
-    return found
-
-
 def table(found: dict[int, dict[str, list[float]]]) -> Table:
     shown = Table("variant")
     for rows in found:
@@ -156,16 +126,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[16, 256])
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found = measure(asked.ranks, asked.rows)
+    found = measure(steps, asked.ranks, asked.rows)
     Console(width=140).print(table(found))
     if asked.json is not None:
         asked.json.parent.mkdir(parents=True, exist_ok=True)
-        about = {
-            "ranks": asked.ranks, "backend": "gloo", "threads_a_rank": 1, "cpus": os.cpu_count(),
-            "machine": platform.machine(), "torch": torch.__version__, "layers": LAYERS,
-            "in_features": HEADS * HEAD_DIM, "out_features": HIDDEN, "dtype": "float32",
-        }  # fmt: skip
-        asked.json.write_text(json.dumps({"about": about, "microseconds": found}) + "\n")
+        machine = about(
+            asked.ranks, layers=LAYERS, in_features=HEADS * HEAD_DIM, out_features=HIDDEN, dtype="float32"
+        )
+        asked.json.write_text(json.dumps({"about": machine, "microseconds": found}) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,6 @@ the cores that compute, which an accelerator's does not.
 
 import argparse
 import json
-import multiprocessing as mp
-import os
-import platform
-import socket
 import time
 from pathlib import Path
 from statistics import median
@@ -21,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from on_ranks import about, measure
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -55,7 +52,6 @@ def model() -> nn.Module:
 
 
 def runner_of(strategy: str) -> tuple[DecodeRunner, nn.Module]:
-    torch._dynamo.reset()
     options = {"oproj_tensor_parallel_size": dist.get_world_size(), "strategy": strategy}
     sharded = model()
     compiled = torch.compile(sharded, backend="oproj_npu", options=options, dynamic=False)
@@ -90,32 +86,6 @@ def steps(rows: int) -> dict[str, Any]:
     }
 
 
-def rank(place: int, size: int, port: int, counts: list[int], queue: mp.Queue) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(place), WORLD_SIZE=str(size))
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    for rows in counts:
-        mine = steps(rows)
-        if place == 0:
-            queue.put((rows, mine))
-    dist.destroy_process_group()
-
-
-def measure(size: int, counts: list[int]) -> dict[int, dict[str, Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    queue = context.Queue()
-    processes = [context.Process(target=rank, args=(r, size, port, counts, queue)) for r in range(size)]
-    for process in processes:
-        process.start()
-    found = dict(queue.get(timeout=600) for _ in counts)
-    for process in processes:
-        process.join()
-    return found
-
-
 def table(found: dict[int, dict[str, Any]]) -> Table:
     shown = Table("variant")
     for rows in found:
@@ -137,15 +107,13 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[64, 512])
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found = measure(asked.ranks, asked.rows)
+    found = measure(steps, asked.ranks, asked.rows)
     Console(width=140).print(table(found))
     if asked.json is not None:
-        about = {
-            "ranks": asked.ranks, "backend": "gloo", "threads_a_rank": 1, "cpus": os.cpu_count(),
-            "machine": platform.machine(), "torch": torch.__version__, "layers": LAYERS, "hidden": HIDDEN,
-            "in_features": HEADS * HEAD_DIM, "dtype": "float32",
-        }  # fmt: skip
-        asked.json.write_text(json.dumps({"about": about, "steps": found}) + "\n")
+        machine = about(
+            asked.ranks, layers=LAYERS, in_features=HEADS * HEAD_DIM, hidden=HIDDEN, dtype="float32"
+        )
+        asked.json.write_text(json.dumps({"about": machine, "steps": found}) + "\n")
 
 
 if __name__ == "__main__":
