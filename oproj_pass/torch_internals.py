@@ -112,6 +112,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch.distributed.distributed_c10d._find_or_create_pg_by_ranks_and_tag",
         "torch.distributed.distributed_c10d._world.pg_map",
         "torch.nn.Module._call_impl",
+        "torch.utils._python_dispatch.TorchDispatchMode",
         "torch.utils._python_dispatch._get_current_dispatch_mode_stack",
         "torch.utils._pytree.tree_flatten",
         "torch.utils._pytree.tree_leaves",
