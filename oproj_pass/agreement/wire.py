@@ -4,8 +4,8 @@ Decides the layout only. Fixed, so that the collective that carries it never has
 """
 
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
 
 from oproj_pass.capture import GraphMode
 
@@ -33,7 +33,8 @@ class StepKind(IntEnum):
     GATHER = 8
 
 
-class StepRow(NamedTuple):
+@dataclass(frozen=True)
+class StepRow:
     """One rank's part of an agreement.
 
     Attributes:
