@@ -7,6 +7,7 @@ agree on before a step. `docs/capture.md` has the rules and examples.
 from oproj_pass.capture.agreement import GraphMode, StepAgreement, agree_step
 from oproj_pass.capture.baselines import vllm_ascend_sizes, vllm_sizes
 from oproj_pass.capture.bounds import StepBound
+from oproj_pass.capture.context_batch import ContextBatch
 from oproj_pass.capture.context_groups import ExpertPadding, consecutive_groups, strided_groups
 from oproj_pass.capture.context_lengths import AttentionLengths, ContextLengths, context_lengths
 from oproj_pass.capture.context_rows import LocalRows, WholeRows
@@ -23,6 +24,7 @@ from oproj_pass.capture.stream_budget import StreamShape
 __all__ = [
     "AttentionLengths",
     "CapturePlan",
+    "ContextBatch",
     "ContextLengths",
     "ContextSplit",
     "CoverageComparison",
