@@ -1,4 +1,4 @@
-"""The rows of a step in which prefills are split over ranks and decodes are not: who holds which, and the way back.
+"""The rows of a step whose prefills are split over ranks and whose decodes are not: who holds which.
 
 Prefills go by `context_split.py`. Every rank runs every decode, in front of its rows of prefills.
 """

@@ -1,4 +1,4 @@
-"""The decode runtime: agree, dispatch, guard, replay. `docs/runtime.md` has the phases and the refusals."""
+"""Runners of decode steps and of split prefills: agree, dispatch, guard, run. See `docs/runtime.md`."""
 
 from oproj_pass.torch_internals import require_internals
 
@@ -7,6 +7,7 @@ require_internals("oproj_pass")
 from oproj_pass.agreement.step_group import ControlGroup, Replies, StepGroup
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.runtime.agree import AgreedStep
+from oproj_pass.runtime.context_rows import ContextRows
 from oproj_pass.runtime.device_graph import (
     AcceleratorGraphs,
     CallableGraphs,
@@ -21,6 +22,7 @@ from oproj_pass.runtime.pcp import (
     local_slots,
 )
 from oproj_pass.runtime.phase import Phase
+from oproj_pass.runtime.prefill import PrefillRunner
 from oproj_pass.runtime.runner import DecodeRunner
 
 __all__ = [
@@ -28,11 +30,13 @@ __all__ = [
     "AgreedStep",
     "CallableGraphs",
     "ContextParallelStep",
+    "ContextRows",
     "ControlGroup",
     "DecodeRunner",
     "DeviceGraphs",
     "Graph",
     "Phase",
+    "PrefillRunner",
     "Replies",
     "StepGroup",
     "StepKind",

@@ -4,7 +4,7 @@ Which dimension of an output holds the rows is declared (the first one by defaul
 captured size, so that an output of another layout is an error at capture and never a wrong cut.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -47,9 +47,13 @@ class Outputs:
             return output
         if isinstance(output, Tensor):
             return _cut(output, self._first, num_tokens)
+        return self.changed(output, lambda leaf, dim: _cut(leaf, dim, num_tokens))
+
+    def changed(self, output: Any, change: Callable[[Any, int | None], Any]) -> Any:
+        """The result with each of its values replaced by ``change`` of it and of its dimension of rows."""
         leaves, spec = pytree.tree_flatten(output)
-        cut = [_cut(leaf, dim, num_tokens) for leaf, dim in zip(leaves, self._dims(leaves), strict=True)]
-        return pytree.tree_unflatten(cut, spec)
+        changed = [change(leaf, dim) for leaf, dim in zip(leaves, self._dims(leaves), strict=True)]
+        return pytree.tree_unflatten(changed, spec)
 
     def _dims(self, leaves: Sequence[Any]) -> Sequence[int | None]:
         return self._rows if isinstance(self._rows, Sequence) else [self._rows] * len(leaves)

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from oproj_pass.capture import dispatch_size
+from oproj_pass.capture import ContextBatch
 from oproj_pass.capture.pcp import is_prefilling
 from oproj_pass.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ContextParallelStep:
-    """The requests of one step under PCP; pass ``num_tokens`` to ``DecodeRunner.step``.
+    """The requests of one step under PCP, for ``PrefillRunner.step``.
+
+    A ``DecodeRunner`` that only decodes takes ``num_tokens``.
 
     Attributes:
         pcp_size: P, ranks that share a prefill.
@@ -36,14 +38,18 @@ class ContextParallelStep:
 
     def num_tokens(self) -> int:
         """Tokens of the rank that runs most; a request with one token to prefill runs on every rank."""
+        return self.batch().local_total
+
+    def batch(self) -> ContextBatch:
+        """Which rows each rank runs; ``ConfigError`` if the requests' numbers do not fit together."""
         computed = self.num_computed() if callable(self.num_computed) else self.num_computed
         if not len(computed) == len(self.prompt_lens) == len(self.num_scheduled):
             raise ConfigError(
                 f"num_computed has {len(computed)} requests, prompt_lens {len(self.prompt_lens)}, "
                 f"num_scheduled {len(self.num_scheduled)}: one entry for each request is required"
             )
-        prefills = [is_prefilling(*request) for request in zip(self.prompt_lens, computed, strict=True)]
-        return dispatch_size(self.pcp_size, self.num_scheduled, prefills)
+        prefills = tuple(is_prefilling(*request) for request in zip(self.prompt_lens, computed, strict=True))
+        return ContextBatch(self.pcp_size, tuple(self.num_scheduled), prefills)
 
 
 def local_slots(slots: Tensor, pcp_size: int, rank: int) -> Tensor:

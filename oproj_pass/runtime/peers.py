@@ -5,9 +5,9 @@ the reason instead of waiting for it.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from oproj_pass.agreement.half_done import half_done, note_half_done
 from oproj_pass.agreement.known_errors import is_known_to_group
@@ -21,6 +21,8 @@ from oproj_pass.profiling import profiled
 from oproj_pass.runtime.agree import AgreedStep, disagreement
 
 logger = logging.getLogger(__name__)
+
+Part = TypeVar("Part")
 
 _RESTART = "The group cannot go on: restart its ranks together."
 
@@ -73,6 +75,14 @@ class Peers:
         if logger.isEnabledFor(logging.DEBUG):
             logger.debug("%s, agreement %d: %s", self.name, self._sequence, self.last.agreement)
         return self.last
+
+    def checked(self, check: Callable[[], Part]) -> Part:
+        """This rank's part of a step, as ``check`` finds it; its error takes part instead, then is raised."""
+        try:
+            return check()
+        except Exception as error:
+            self.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
+            raise
 
     def require_equal(self, kind: StepKind, num_tokens: int) -> None:
         """Agree, and raise ``GroupMismatchError`` on every rank unless all bring the same count."""

@@ -48,7 +48,7 @@ class Serving:
         """Run the step that ``check`` finds fit; raises on every rank of the group, or on none."""
         if self._peers is None:
             return self._step_alone(check())
-        local = self._checked(check, self._peers)
+        local = self._peers.checked(check)
         step = self._peers.agree(
             StepKind.STEP, local.num_tokens, local.mode, local.reason, gathers=local.gathers
         )
@@ -84,14 +84,6 @@ class Serving:
             return self._replay(local, size)
         with torch.inference_mode():
             return self._fn(**local.inputs)
-
-    @staticmethod
-    def _checked(check: Callable[[], LocalStep], peers: Peers) -> LocalStep:
-        try:
-            return check()
-        except Exception as error:
-            peers.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
-            raise
 
     def _replay(self, local: LocalStep, size: int) -> Any:
         if torch.is_inference_mode_enabled():

@@ -1,4 +1,4 @@
-"""The scripts of the first pages print on two ranks what the pages say."""
+"""The scripts of these pages print on two ranks what the pages say."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,10 @@ RUN = "```console\\n\\$ torchrun --nproc-per-node 2 {}\\n(.*?)```"
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("page", "name"), [("start", "unequal.py"), ("runtime", "serve.py")])
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [("start", "unequal.py"), ("runtime", "serve.py"), ("context_parallel", "prefill.py")],
+)
 def test_prints_what_the_page_shows(two_ranks, tmp_path, page, name):
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     (tmp_path / name).write_text(dict(SCRIPT.findall(text))[name])

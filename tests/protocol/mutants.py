@@ -37,7 +37,7 @@ _replay, _agree, _peers_exchange = Serving._replay, Peers.agree, Peers._exchange
 _run_wide = WideSteps.run
 
 
-def refuse_alone(check, peers):
+def refuse_alone(self, check):
     return check()
 
 
@@ -105,7 +105,7 @@ def gather_as_replayed(self, inputs):
 
 
 def agree_afterwards(self, check):
-    local = self._checked(check, self._peers)
+    local = self._peers.checked(check)
     with self._peers.failing_together("replay", runs=True):
         result = self._replay(local, self._plan.max_size)
     self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
@@ -117,7 +117,7 @@ def of_serving(name, fault):
 
 
 MUTANTS = {
-    "an unfit rank refuses without agreeing": of_serving("_checked", staticmethod(refuse_alone)),
+    "an unfit rank refuses without agreeing": Mutant(REFUSALS, Peers, "checked", refuse_alone),
     "each rank goes by its own tokens and mode": Mutant(REFUSALS, Peers, "agree", go_by_own_part),
     "the ranks agree after the replay": of_serving("step", agree_afterwards),
     "an idle rank issues its collectives twice": of_serving("_replay", replay_idle_steps_twice),
