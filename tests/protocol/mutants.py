@@ -11,12 +11,12 @@ from unittest.mock import patch
 from oproj_pass.agreement import calls
 from oproj_pass.agreement.step_group import ControlGroup
 from oproj_pass.agreement.wire import StepKind
-from oproj_pass.runtime import agree, guard, peers, serving
+from oproj_pass.runtime import agree, guard, peers, prefill, serving
 from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.runner import DecodeRunner
 from oproj_pass.runtime.serving import Serving
 from oproj_pass.runtime.wide_steps import WideSteps
-from tests.protocol.searches import ALL_CALLS, DRAFTS, LATE, REFUSALS, THREE, WIDE_REFUSALS, Search
+from tests.protocol.searches import ALL_CALLS, DRAFTS, LATE, PREFILLS, REFUSALS, THREE, WIDE_REFUSALS, Search
 
 
 @dataclass(frozen=True)
@@ -137,5 +137,6 @@ MUTANTS = {
     "a wide step exchanges rows": Mutant(WIDE_REFUSALS, WideSteps, "run", gather_as_replayed),
     "a failed call leaves the group in use": Mutant(ALL_CALLS, calls, "note_half_done", skip),
     "calls never compare their rows": Mutant(ALL_CALLS, calls, "are_rows_agreed", lambda ranks: True),
+    "ranks that share prompts never compare them": Mutant(PREFILLS, prefill, "refusal", skip),
     "a rank that cannot prepare tells nobody": Mutant(ALL_CALLS, calls, "report_failure", skip),
 }

@@ -17,7 +17,7 @@ from oproj_pass.capture import GraphMode, StepBound, plan_capture
 from oproj_pass.errors import OProjError
 from oproj_pass.groups import ShardGroups
 from oproj_pass.passes.fingerprint import Fingerprint
-from oproj_pass.runtime import CallableGraphs, DecodeRunner
+from oproj_pass.runtime import CallableGraphs, ContextParallelStep, DecodeRunner, PrefillRunner
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import adopt
 from oproj_pass.weights.stand_in import serving_reads
@@ -33,6 +33,19 @@ STEPS = {
     "idle": lambda runner: runner.idle_step({}),
     "eager": lambda runner: runner.step({"x": rows(2)}, mode=GraphMode.NONE),
 }
+
+
+PREFILLS = {
+    "busy": lambda runner: runner.step({"x": rows(7)}, prompt(7)),
+    "other requests": lambda runner: runner.step({"x": rows(8)}, prompt(8)),
+    "unfit": lambda runner: runner.step({"x": rows(7)}, prompt(8)),
+    "idle": lambda runner: runner.idle_step({}),
+}
+
+
+def prompt(length):
+    """As many rows on each of two ranks for 7 as for 8."""
+    return ContextParallelStep(2, [length], [length], [0])
 
 
 def rows(count):
@@ -147,6 +160,27 @@ def serve(rank, *, warm_up, steps, kinds=tuple(STEPS), model=Exchanging, wide_st
     for step in range(steps):
         kind = rank.choose(*kinds, harmful=False)
         attempt(f"step {step}", partial(STEPS[kind], runner))
+
+
+def prefill(rank, *, steps):
+    """A runner of prefills that the ranks share; each brings a step, whatever the others bring."""
+    model = Exchanging(rank, ("runs", "fails before"))
+    runner = PrefillRunner(
+        lambda x, context: model(x),
+        sizes=[4],
+        rows={"x": 0},
+        output_rows=None,  # restoring would gather on real wires
+        context=rank.group,
+        group=ControlGroup(rank.group),
+        timeout=TIMEOUT,
+        capture_timeout=CAPTURE_TIMEOUT,
+    )
+    attempt = partial(rank.attempt, judge=partial(of_runner, runner))
+    attempt("warm-up", lambda: runner.warm_up({"x": rows(1)}))
+    rank.bound = PROMISED
+    for step in range(steps):
+        kind = rank.choose(*PREFILLS, harmful=False)
+        attempt(f"step {step}", partial(PREFILLS[kind], runner))
 
 
 def draft(rank):

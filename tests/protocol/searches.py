@@ -10,7 +10,7 @@ from unittest.mock import patch
 from oproj_pass.agreement import step_group
 from oproj_pass.weights import gather_layout
 from tests.protocol.explore import State
-from tests.protocol.programs import Exchanging, Gathering, Sharded, call, draft, serve
+from tests.protocol.programs import Exchanging, Gathering, Sharded, call, draft, prefill, serve
 from tests.protocol.virtual_rank import ENDS_PROCESS, NEVER, RAISES, Clock, Ranks
 
 
@@ -50,6 +50,7 @@ SERVE = Search(partial(serve, warm_up=True, steps=2), 2, crashes=1, late=1, choi
 THREE = Search(_BRIEFLY, 3, crashes=1, late=0, choices=1)
 THREE_LATE = Search(_BRIEFLY, 3, crashes=1, late=1, choices=0)
 DRAFT = Search(draft, 2, crashes=1, late=0, choices=1)
+PREFILL = Search(partial(prefill, steps=2), 2, crashes=1, late=0, choices=1)
 CALLS = Search(call, 2, crashes=1, late=1, choices=1)
 CALLS_OF_THREE = Search(partial(call, calls=1), 3, crashes=1, late=0, choices=1)
 SHARDED = Search(partial(serve, warm_up=True, steps=1, model=Sharded), 2, crashes=1, late=1, choices=1)
@@ -68,12 +69,14 @@ LATE = Search(_BRIEFLY, 2, crashes=0, late=1, choices=1)
 ALL_CALLS = Search(call, 2, crashes=0, late=0, choices=1)
 WIDE_REFUSALS = Search(partial(_WIDE, steps=2), 2, crashes=0, late=0, choices=1)
 DRAFTS = Search(draft, 2, crashes=0, late=0, choices=1)
+PREFILLS = Search(partial(prefill, steps=1), 2, crashes=0, late=0, choices=1)
 
 SEARCHES = {
     "a runner of two": SERVE,
     "a runner of three, failures and refusals": THREE,
     "a runner of three, late ranks": THREE_LATE,
     "a target's and a draft's runner": DRAFT,
+    "a runner of split prefills": PREFILL,
     "calls of sharded graphs": CALLS,
     "calls of sharded graphs on three": CALLS_OF_THREE,
     "a runner of a sharded model": SHARDED,
