@@ -18,7 +18,7 @@ from oproj_pass.errors import ConfigError
 class ContextParallelStep:
     """The requests of one step under PCP, for ``PrefillRunner.step``.
 
-    A ``DecodeRunner`` that only decodes takes ``num_tokens``.
+    A ``DecodeRunner`` takes its ``num_tokens``.
 
     Attributes:
         pcp_size: P, ranks that share a prefill.

@@ -1,11 +1,15 @@
 """The backend for prefills: any inner backend, and no hang when ranks bring other prompts."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
 
 import oproj_pass
+from oproj_pass.backend import oproj_npu
 from oproj_pass.errors import GroupMismatchError
+from oproj_pass.groups import shard_group
 from tests.support.prefill import prefill, tokens
 
 
@@ -24,6 +28,29 @@ def logits_by_aot():
 
 def test_compiles_with_another_backend(two_ranks):
     assert max(two_ranks.run(logits_by_aot)) < 1e-5
+
+
+def vocabulary_over_all_ranks(lengths):
+    """Pairs share prompts, all four ranks the embedding's and the head's weights: 42 tokens, padded to 44."""
+    sizes = {"lmhead_tensor_parallel_size": 4, "embedding_tensor_parallel_size": 4}
+    options = {"oproj_tensor_parallel_size": 0, **sizes, "timeout": 20}
+    model, whole = prefill(vocabulary=42), prefill(vocabulary=42)
+    backend = oproj_pass.context_parallel(
+        shard_group(2, None, 20).device, inner_backend=partial(oproj_npu, options=options), timeout=20
+    )
+    split, found = torch.compile(model, backend=backend, fullgraph=True), []
+    with torch.inference_mode():
+        for length in lengths:
+            inputs = tokens(length), torch.zeros(1, dtype=torch.int64)
+            torch._dynamo.mark_dynamic(inputs[0], 1)
+            found.append((split(*inputs)[0] - whole(*inputs)[0]).abs().max().item())
+    return found, sorted(weight.path for weight in oproj_pass.shard_report(model).weights)
+
+
+def test_embedding_and_head_share_their_weights_over_more_ranks_than_prompts(four_ranks):
+    for differences, sharded in four_ranks.run(vocabulary_over_all_ranks, [9, 6]):
+        assert max(differences) < 1e-5
+        assert sharded == ["embed.weight", "head.weight"]
 
 
 def other_lengths():

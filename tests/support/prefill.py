@@ -66,13 +66,13 @@ class Prefill(nn.Module):
     """Two layers between an embedding and a head. ``starts``: position of the first token of each sequence;
     ``window``: how many positions back a token sees."""
 
-    def __init__(self, kind="causal", window=10**6):
+    def __init__(self, kind="causal", window=10**6, vocabulary=VOCABULARY):
         super().__init__()
         self.window = window
-        self.embed = nn.Embedding(VOCABULARY, HIDDEN)
+        self.embed = nn.Embedding(vocabulary, HIDDEN)
         self.layers = nn.ModuleList(Attention(kind) for _ in range(2))
         self.norm = nn.RMSNorm(HIDDEN)
-        self.head = nn.Linear(HIDDEN, VOCABULARY, bias=False)
+        self.head = nn.Linear(HIDDEN, vocabulary, bias=False)
 
     def forward(self, ids, starts, caches=None):
         positions = starts[:, None] + torch.arange(ids.shape[1])
