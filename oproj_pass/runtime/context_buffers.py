@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from oproj_pass.capture import ContextBatch
 from oproj_pass.errors import ConfigError
@@ -16,7 +17,7 @@ from oproj_pass.runtime.buffers import Pad, PersistentInputs
 from oproj_pass.runtime.context_rows import ContextRows
 from oproj_pass.runtime.idle import DummyBatch
 
-_INDEX = "restore_index"
+_INDEX = "context.restore_index"  # no name that an input can have
 _DUMMY_ROWS = 1
 
 
@@ -41,6 +42,7 @@ class ContextBuffers:
         self._group, self._pcp_size = group, group.size if group else 1
         self._rank = group.rank if group else 0
         self._local = PersistentInputs(example, rows, pad, sizes)
+        self._dims = {name: buffer.dim for name, buffer in self._local.rows.items()}
         index = torch.zeros(1, dtype=torch.int64, device=self._local.device)
         self._whole = PersistentInputs(
             {_INDEX: index, **{name: example[name] for name in whole}},
@@ -66,17 +68,16 @@ class ContextBuffers:
         self, inputs: Mapping[str, Any], batch: ContextBatch, size: int
     ) -> tuple[dict[str, Any], ContextRows]:
         """Fill the memory that a step of ``size`` rows reads; the model's arguments, and its context."""
-        held, index = self._indices(batch.sources(self._rank), batch.restore_indices(self._rank, size))
-        local = {
-            name: inputs[name].index_select(buffer.dim, held) for name, buffer in self._local.rows.items()
-        }
+        held = torch.tensor(batch.sources(self._rank))
+        index = torch.tensor(batch.restore_indices(self._rank, size))
+        local = {name: _picked(inputs[name], dim, held) for name, dim in self._dims.items()}
         self._local.load({**inputs, **local}, len(held), size)
-        all_rows = {name: inputs.get(name, index) for name in self._whole.rows}
-        self._whole.load(all_rows, len(index), self._pcp_size * size)
+        self._whole.load({**inputs, _INDEX: index}, len(index), self._pcp_size * size)
         constants = {name: inputs[name] for name in self._local.constants}
         views = self._whole.arguments(self._pcp_size * size)
         context = ContextRows(size, views.pop(_INDEX), views, self._group)
         return {**self._local.arguments(size), **constants}, context
 
-    def _indices(self, *indices: Sequence[int]) -> list[torch.Tensor]:
-        return [torch.tensor(index, dtype=torch.int64, device=self._local.device) for index in indices]
+
+def _picked(value: Tensor, dim: int, rows: Tensor) -> Tensor:
+    return value.index_select(dim, rows.to(value.device))
