@@ -6,7 +6,8 @@ given (in whichever module of the process they are), and the shards of released 
 """
 
 import gc
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from operator import is_
 from typing import Any
@@ -15,6 +16,8 @@ from torch import Tensor, UntypedStorage, nn
 
 from oproj_pass.runtime.observe import Observation
 from oproj_pass.weights.released import Released
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,19 @@ def _slots_of(observed: Observation) -> Iterator[_Slot]:
     elsewhere = observed.graph_weights.keys() - {id(slot.weight) for slot in slots}
     if elsewhere:
         others = (slot for module in paths if module not in ran for slot in _slots(module, paths))
-        yield from (slot for slot in others if id(slot.weight) in elsewhere)
+        found = [slot for slot in others if id(slot.weight) in elsewhere]
+        yield from found
+        _tell_of_hidden(elsewhere - {id(slot.weight) for slot in found})
+
+
+def _tell_of_hidden(weights: Collection[int]) -> None:
+    """Objects frozen by ``gc.freeze`` cannot be listed, so nobody sees a frozen module get another weight."""
+    if weights and gc.get_freeze_count():
+        logger.warning(
+            "%d weights of the captured graphs are in no module that can be found, since gc.freeze() hides "
+            "modules: if one of them moves, replays go on reading the old values. Capture before gc.freeze()",
+            len(weights),
+        )
 
 
 def _paths() -> dict[nn.Module, str]:
