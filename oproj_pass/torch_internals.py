@@ -15,6 +15,7 @@ SUPPORTED = ("2.13", "2.16")  # from, below: as in pyproject.toml; docs/versions
 
 # Methods of objects that torch hands out, by class: the code alone does not show that they are torch's.
 REACHED_THROUGH_OBJECTS = (
+    "torch._C._distributed_c10d.ProcessGroup._get_sequence_number_for_group",
     "torch._C._dynamo.eval_frame._CacheEntry.guard_manager",
     "torch._C._dynamo.eval_frame._ExtraState.invalidate",
     "torch._C._dynamo.guards.GuardManager.add_lambda_guard",

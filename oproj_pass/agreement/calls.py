@@ -11,12 +11,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from oproj_pass.agreement.barrier import meet, report_failure, require_whole
+from oproj_pass.agreement.graphs import GraphText
 from oproj_pass.agreement.half_done import note_half_done
 from oproj_pass.agreement.known_errors import known_to_group
 from oproj_pass.agreement.remade_groups import FollowedGroup
 from oproj_pass.agreement.rows_agreed import are_rows_agreed
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.errors import GroupMismatchError
+from oproj_pass.flight.graph_call import GraphCall
+from oproj_pass.flight.record import FLIGHT
 from oproj_pass.groups import ShardGroup, ShardGroups
 
 RowsOf = Callable[[Sequence[Any]], Mapping[str, int]]
@@ -26,22 +29,28 @@ class CallAgreement:
     """The meetings of one compiled graph's calls, over ``groups`` or those that take their places.
 
     ``path``: a layer of the graph, for messages. ``rows``: the rows that each layer gets from a call's
-    arguments, to compare at each call; None: the ranks meet at the first call only. ``digest``: equal for
-    graphs with equal collectives. ``timeout``: seconds to wait for a rank.
+    arguments, to compare at each call; None: the ranks meet at the first call only. ``text``: the graph's
+    collectives. ``timeout``: seconds to wait for a rank.
     """
 
     def __init__(
-        self, groups: ShardGroups, path: str, rows: RowsOf | None, digest: str, timeout: float
+        self, groups: ShardGroups, path: str, rows: RowsOf | None, text: GraphText, timeout: float
     ) -> None:
         self._group = groups.joint
         self._used = [FollowedGroup(group, path) for group in groups.all]
-        self._path, self._rows, self._digest, self._timeout = path, rows, digest, timeout
+        self._path, self._rows, self._timeout = path, rows, timeout
+        self._digest, self._collectives = text.digest, text.collectives.lines
         self._ran = False
 
     @property
     def group(self) -> ShardGroup:
         """The ranks that meet, among them all that exchange rows in the graph now."""
         return self._group
+
+    @property
+    def groups(self) -> list[ShardGroup]:
+        """These ranks, and all groups of them in which the graph exchanges rows now."""
+        return [used.group for used in self._used]
 
     @contextmanager
     def preparing(self, arguments: Sequence[Any]) -> Iterator[None]:
@@ -69,13 +78,17 @@ class CallAgreement:
 
     def run(self, graph: Callable[..., Any], arguments: Sequence[Any]) -> Any:
         """Call ``graph``, once prepared. If it fails, no group of it serves any more, see ``half_done``."""
+        if self._group.has_peers:
+            FLIGHT.graph_call = GraphCall.begin(self._collectives, [used.group.device for used in self._used])
         try:
-            return graph(*arguments)
+            result = graph(*arguments)
         except BaseException as error:
             if self._group.has_peers:
                 for used in self._used:
                     note_half_done(used.group.device, f"{self._path}: {type(error).__name__}: {error}")
             raise
+        FLIGHT.graph_call = None
+        return result
 
     def _require_whole(self) -> None:
         for used in self._used:

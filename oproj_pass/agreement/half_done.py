@@ -19,6 +19,8 @@ def note_half_done(group: object, why: str) -> None:
             _found.append((ref(group), why))
 
 
-def half_done(group: object) -> str | None:
-    """Why ``group`` may hold half a collective, in words; None if no call on it failed."""
-    return next((why for known, why in _found if known() is group), None) if _found else None
+def half_done(*groups: object) -> str | None:
+    """Why one of ``groups`` may hold half a collective, in words; None if no call on them failed."""
+    if not _found:
+        return None
+    return next((why for known, why in _found if any(known() is group for group in groups)), None)

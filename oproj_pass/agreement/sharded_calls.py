@@ -1,10 +1,10 @@
-"""Tells who asks which sharded graphs run: each one announces its group whenever it is called.
+"""Tells who asks which sharded graphs run: each one announces its groups whenever it is called.
 
 What runs is known here and nowhere else. From outside, a callable may hide its model behind any object, and
 a weight that was not released does not show that its graph reads a part of it only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -15,11 +15,11 @@ _groups: ContextVar[set[ShardGroup] | None] = ContextVar(
 )
 
 
-def announce(group: ShardGroup) -> None:
-    """A graph that is sharded over ``group`` runs now."""
-    groups = _groups.get()
-    if groups is not None:
-        groups.add(group)
+def announce(groups: Iterable[ShardGroup]) -> None:
+    """A graph runs now whose ranks meet, and exchange rows, in these groups."""
+    running = _groups.get()
+    if running is not None:
+        running.update(groups)
 
 
 @contextmanager

@@ -125,7 +125,7 @@ class ShardedGraph:
         inputs = list(args)
         with self._calls.preparing(args):
             slices = self._slices([inputs[position] for position in self._positions])
-        announce(self._calls.group)
+        announce(self._calls.groups)
         for position, slice_ in zip(self._positions, slices, strict=True):
             inputs[position] = slice_
         return self._calls.run(self.inner, inputs)

@@ -91,7 +91,7 @@ def _met_before_each_call(
         ids = arguments[place]
         return {path: ids.shape[-1], f"all sequences of {path}": ids.numel()}
 
-    calls = CallAgreement(groups, path, rows, text.digest, config.timeout)
+    calls = CallAgreement(groups, path, rows, text, config.timeout)
 
     def call(*arguments: Any) -> Any:
         with calls.preparing(arguments):

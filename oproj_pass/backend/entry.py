@@ -154,7 +154,7 @@ def _compile_sharded(
     with compiling_together(groups.joint, config.timeout):
         store = _STORE if config.release_weights else None
         compiled = compile_with_slices(gm, inputs, bindings, inner, store)
-    calls = CallAgreement(groups, record.regions[0].path, rows.counts, text.digest, config.step_timeout)
+    calls = CallAgreement(groups, record.regions[0].path, rows.counts, text, config.step_timeout)
     return commit(compiled, inputs, bindings, calls, _STORE, release=config.release_weights)
 
 

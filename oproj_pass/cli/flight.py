@@ -39,4 +39,5 @@ def _text(difference: Difference | None, why: dict[str, str]) -> str:
         return "\n".join(["The ranks were in step as far as their records go.", *written])
     step = f"agreement {difference.number} of {difference.name!r}" if difference.name else "a graph's meeting"
     told = [f"  rank {rank}: {found}" for rank, found in difference.by_rank.items()]
-    return "\n".join([f"The ranks first differ in {step}, in its {difference.what}:", *told, *written])
+    where = f" at {difference.collective}" if difference.collective else ""
+    return "\n".join([f"The ranks first differ in {step}, in its {difference.what}{where}:", *told, *written])

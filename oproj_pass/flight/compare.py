@@ -17,12 +17,16 @@ _Key = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Difference:
-    """``number`` and ``name`` of the step, ``what`` in it, and what each rank did there, in words."""
+    """``number`` and ``name`` of the step, ``what`` in it, and what each rank did there, in words.
+
+    ``collective``: the first of the graph that one rank has begun and another has not.
+    """
 
     what: str
     name: str
     number: int
     by_rank: dict[int, str]
+    collective: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         """For ``--json``."""
@@ -30,6 +34,7 @@ class Difference:
             "runner": self.name,
             "agreement": self.number,
             "collective": self.what,
+            "in_graph": self.collective,
             "ranks": {str(rank): found for rank, found in self.by_rank.items()},
         }
 
@@ -45,7 +50,7 @@ def read_record(path: Path) -> dict[str, Any]:
 
 
 def first_difference(records: Sequence[Mapping[str, Any]]) -> Difference | None:
-    """The first entry that is not the same on all ranks; None if there is none.
+    """The first entry that is not the same on all ranks, or the last one if its graph is; None if neither.
 
     Raises ``ConfigError`` if two records are of one rank, or have no entry in common.
     """
@@ -53,13 +58,50 @@ def first_difference(records: Sequence[Mapping[str, Any]]) -> Difference | None:
     if len(by_rank) < len(records):
         raise ConfigError("two of the records are of the same rank: give one of each")
     aligned = _from_common_start(by_rank)
+    collective = _first_collective(records)
     for place in range(max(map(len, aligned.values()))):
         found = {rank: entries[place] if place < len(entries) else None for rank, entries in aligned.items()}
         if len({_sameness(entry) for entry in found.values()}) > 1:
-            first = next(entry for entry in found.values() if entry is not None)
-            told = {rank: _told(entry, aligned[rank]) for rank, entry in found.items()}
-            return Difference(first["what"], first["name"], first["number"], told)
-    return None
+            return _difference(found, aligned, records, collective)
+    if collective is None:
+        return None
+    return _difference({rank: entries[-1] for rank, entries in aligned.items()}, aligned, records, collective)
+
+
+def _difference(
+    found: Mapping[int, Entry | None],
+    aligned: Mapping[int, Sequence[Entry]],
+    records: Sequence[Mapping[str, Any]],
+    collective: str | None,
+) -> Difference:
+    first = next(entry for entry in found.values() if entry is not None)
+    graphs = {record["rank"]: record.get("graph") for record in records}
+    told = {rank: _told(entry, aligned[rank]) + _told_of_graph(graphs[rank]) for rank, entry in found.items()}
+    return Difference(first["what"], first["name"], first["number"], told, collective)
+
+
+def _first_collective(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """In words; None where the ranks are as far as each other, or not in the same call of one graph."""
+    graphs = [record["graph"] for record in records if record.get("graph")]
+    if len(graphs) < len(records) or any(_call(graph) != _call(graphs[0]) for graph in graphs):
+        return None
+    least, most = (choose(graph["begun"] for graph in graphs) for choose in (min, max))
+    lines = graphs[0]["collectives"]
+    if least == most or not 0 <= least < len(lines):
+        return None
+    return f"collective {least + 1} of {len(lines)}, {lines[least]}"
+
+
+def _call(graph: Mapping[str, Any]) -> tuple[int, Sequence[str]]:
+    return graph["before"], graph["collectives"]
+
+
+def _told_of_graph(graph: Mapping[str, Any] | None) -> str:
+    if graph is None:
+        return ""
+    lines, begun = graph["collectives"], graph["begun"]
+    last = f", the last {lines[begun - 1]}" if 0 < begun <= len(lines) else ""
+    return f"; in its graph it has begun {begun} of {len(lines)} collectives{last}"
 
 
 def _from_common_start(by_rank: Mapping[int, list[Entry]]) -> dict[int, list[Entry]]:

@@ -15,6 +15,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from oproj_pass.flight.graph_call import GraphCall
+
 logger = logging.getLogger(__name__)
 
 FOLDER_VARIABLE = "OPROJ_FLIGHT_DIR"
@@ -69,12 +71,16 @@ class Entry:
 
 
 class FlightRecord:
-    """The last entries of one process. Threads may add at once: appending to a deque is atomic."""
+    """The last entries of one process. Threads may add at once: appending to a deque is atomic.
+
+    ``graph_call``: of a compiled graph, the one that runs now, or that failed last.
+    """
 
     def __init__(self, last: int = _LAST) -> None:
         self._entries: deque[Entry] = deque(maxlen=last)
         self._meetings = count()
         self.rank = 0
+        self.graph_call: GraphCall | None = None
 
     def meet(self, what: str, brought: object) -> Entry:
         """Begin a meeting without a runner, numbered by how many there were, as on every rank."""
@@ -88,11 +94,13 @@ class FlightRecord:
 
     def as_json(self, reason: str) -> dict[str, Any]:
         """The record in words; ``reason``: why it is read."""
+        call = self.graph_call  # which may end while another thread reads
         return {
             "rank": self.rank,
             "process": os.getpid(),
             "written": time.time(),
             "reason": reason,
+            "graph": call.as_json() if call else None,
             "entries": [entry.as_json() for entry in tuple(self._entries)],
         }
 

@@ -5,18 +5,19 @@ the reason instead of waiting for it.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn, TypeVar
 
 from oproj_pass.agreement.half_done import half_done, note_half_done
 from oproj_pass.agreement.known_errors import is_known_to_group
 from oproj_pass.agreement.rows_agreed import rows_agreed
-from oproj_pass.agreement.step_group import Replies, StepGroup, carrier_of, has_peers
+from oproj_pass.agreement.step_group import ControlGroup, Replies, StepGroup, carrier_of, has_peers
 from oproj_pass.agreement.wire import StepKind, StepRow
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import GroupMismatchError, OProjError
 from oproj_pass.flight.record import FLIGHT, Entry
+from oproj_pass.groups import ShardGroup
 from oproj_pass.profiling import profiled
 from oproj_pass.runtime.agree import AgreedStep, disagreement
 
@@ -45,7 +46,18 @@ class Peers:
         self.num_agreements = self._sequence = 0
         self.last: AgreedStep | None = None
         self._stopped: str | None = None
+        self._inside: set[ShardGroup] = set()
         self._timeout, self._capture_timeout = timeout, capture_timeout
+
+    def exchange_in(self, groups: Iterable[ShardGroup]) -> None:
+        """Collectives of the steps run in these groups of the ranks too: one of a role's size, say."""
+        self._inside.update(groups)
+
+    def limit_collectives(self) -> None:
+        """Let no collective of a step wait longer for a rank than the step itself."""
+        self.group.limit_collectives(self._timeout)
+        for group in self._inside:
+            ControlGroup(group).limit_collectives(self._timeout)
 
     @profiled("oproj_pass::agree")
     def agree(
@@ -109,14 +121,15 @@ class Peers:
     def fail(self, doing: str, error: Exception, *, has_run: bool) -> NoReturn:
         """Tell the group of ``error``, unless it knows, and raise it with the answer, as a project error.
 
-        ``has_run``: collectives of the model may have begun, so no other runner may use the group either.
+        ``has_run``: collectives of the model may have begun, so no other runner may use their groups either.
         """
         brief = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if is_known_to_group(error):  # and no rank went on to a collective
             told = "every rank has heard of it"
         else:
             if has_run and has_peers(self.group):
-                note_half_done(carrier_of(self.group), f"{self.name}: {doing} failed: {brief}")
+                for carrier in self._carriers():
+                    note_half_done(carrier, f"{self.name}: {doing} failed: {brief}")
             told = self._exchange_failures(f"{doing}: {brief}", StepKind.STEP)
         message = f"{self._where()}: {doing} failed: {error}. Its group: {told}."
         self._stopped = f"{doing} failed: {brief}. Its group: {told}"
@@ -129,9 +142,13 @@ class Peers:
             raise GroupMismatchError(f"{self._where()} stopped earlier: {self._stopped}")
 
     def _require_whole(self, kind: StepKind) -> None:
-        if (why := half_done(carrier_of(self.group))) is not None:
+        if (why := half_done(*self._carriers())) is not None:
             error = GroupMismatchError(f"an earlier call of its group may have left half a collective: {why}")
             self.fail(kind.name, error, has_run=False)
+
+    def _carriers(self) -> list[object]:
+        """What collectives of the steps run on."""
+        return [carrier_of(self.group), *(group.device for group in self._inside)]
 
     def _exchange_failures(self, reason: str, kind: StepKind) -> str:
         """Tell every peer that this rank failed; returns every lost or failed rank, named, with its reason.

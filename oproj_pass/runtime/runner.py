@@ -5,7 +5,7 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -132,7 +132,7 @@ class DecodeRunner:
         with self._failing_together("warm-up", runs=True), torch.inference_mode():
             with groups_that_run() as groups, self._in_step():
                 result = self.fn(**inputs)
-            self._join(joined_group(self._group, groups))
+            self._join_sharded(groups)
             return result
 
     def capture(self, example: Mapping[str, Any]) -> None:
@@ -159,7 +159,7 @@ class DecodeRunner:
             with self._failing_together(f"capture of size {size}", runs=True), torch.inference_mode():
                 with groups_that_run() as groups, self._in_step():
                     call = capture.compile(size)
-                self._join(joined_group(self._group, groups))
+                self._join_sharded(groups)
                 with self._in_step():
                     self._graphs[size] = watched(capture.capture(call, sealed=self.armed))
         if self._group is None:
@@ -170,7 +170,7 @@ class DecodeRunner:
             if self._wide_steps is not None:
                 arguments = self._inputs.arguments(self.plan.sizes[0])
                 self._wide = WideSteps(self.fn, arguments, self._peers, self._timeout)
-            self._peers.group.limit_collectives(self._timeout)
+            self._peers.limit_collectives()
         self._checks = StepChecks(
             self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay,
             unfit_to_gather=weights.moved if self._wide and self._wide.cannot is None else None,
@@ -236,6 +236,12 @@ class DecodeRunner:
         self._peers = Peers(group, self.name, self._timeout, self._capture_timeout)
         if self.plan.warning is not None:
             logger.warning("%s: %s", self.name, self.plan.warning)
+
+    def _join_sharded(self, groups: Collection[ShardGroup]) -> None:
+        """The same for those that the graphs which ran are sharded over."""
+        self._join(joined_group(self._group, groups))
+        if self._peers is not None:
+            self._peers.exchange_in(groups)
 
     def _require_phase(self, phase: Phase, method: str) -> None:
         if self._peers is not None:

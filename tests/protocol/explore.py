@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tests.protocol.invariants import violation
-from tests.protocol.virtual_rank import DONE, LATE, LOST, Choose, Hear
+from tests.protocol.tape import DONE, LATE, LOST, Choose, Hear
 
 DIES = "dies"
 
@@ -79,6 +79,14 @@ def _schedule(came_from, state):
     return tuple(reversed(moves))
 
 
+def after_calls(start, number):
+    """The state in which every rank has ended ``number`` calls, from ``start``, with no fault on the way."""
+    state = start
+    while behind := [rank for rank, local in enumerate(state.ranks) if len(local.outcomes) < number]:
+        state = next(successor for rank in behind for _, successor in _moves(state, rank))
+    return state
+
+
 def successors(state):
     """Each move that is possible now, with the state after it."""
     for rank, local in enumerate(state.ranks):
@@ -88,7 +96,7 @@ def successors(state):
     for rank, local in enumerate(state.ranks):
         if not state.alive[rank] or local.pending is None:
             continue
-        moves = _heard(state, rank) if isinstance(local.pending, Hear) else _joined(state, rank)
+        moves = _moves(state, rank)
         if moves and not (state.crashes or state.late):
             return moves  # nothing that others do takes one away or adds one: their order does not matter
         moving += moves
@@ -106,6 +114,14 @@ def successors(state):
     return moving
 
 
+def _moves(state, rank):
+    """What the rank may do now that is no fault of its own or of the wires; of choices, others too."""
+    pending = state.ranks[rank].pending
+    if isinstance(pending, Choose):
+        return _chosen(state, rank)
+    return _heard(state, rank) if isinstance(pending, Hear) else _joined(state, rank)
+
+
 def _chosen(state, rank):
     first, *others = state.ranks[rank].pending.options
     calm = state.calm and not state.ranks[rank].pending.harmful
@@ -117,24 +133,25 @@ def _chosen(state, rank):
 
 
 def _heard(state, rank):
-    peer, index = state.ranks[rank].pending.peer, state.ranks[rank].pending.index
-    rows = state.ranks[peer].sent[rank]
+    wait = state.ranks[rank].pending
+    peer = wait.peer
+    rows = state.ranks[peer].sent.get((wait.ranks, rank), ())
     moves = []
-    if index < len(rows):
-        moves.append(_moved(state, rank, rows[index], f"hears rank {peer}"))
-    if not state.alive[peer] or state.ranks[peer].control_closed:
+    if wait.index < len(rows):
+        moves.append(_moved(state, rank, rows[wait.index], f"hears rank {peer}"))
+    if not state.alive[peer] or state.ranks[peer].gave_up(wait):
         moves.append(_moved(state, rank, LOST, _in_words(state, rank, LOST)))
     return moves
 
 
 def _joined(state, rank):
-    index = state.ranks[rank].pending.index
-    peers = [peer for peer in range(len(state.ranks)) if peer != rank]
+    wait = state.ranks[rank].pending
+    peers = [peer for peer in wait.ranks if peer != rank]
     moves = []
-    if all(len(state.ranks[peer].joined) > index for peer in peers):
+    if all(len(state.ranks[peer].joined.get(wait.ranks, ())) > wait.index for peer in peers):
         moves.append(_moved(state, rank, DONE, "ends its collective"))
-    gone = (not state.alive[peer] or state.ranks[peer].device_closed for peer in peers)
-    if state.ranks[rank].pending.notices and any(gone):
+    gone = (not state.alive[peer] or state.ranks[peer].gave_up(wait) for peer in peers)
+    if wait.notices and any(gone):
         moves.append(_moved(state, rank, LOST, _in_words(state, rank, LOST)))
     return moves
 

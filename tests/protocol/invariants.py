@@ -2,7 +2,7 @@
 
 from itertools import zip_longest
 
-from tests.protocol.virtual_rank import FAILED, RAW, REFUSED, SERVED, SLOW, STOPPED
+from tests.protocol.tape import FAILED, RAW, REFUSED, SERVED, SLOW, STOPPED
 
 
 def violation(state, *, is_end):
@@ -20,10 +20,13 @@ def violation(state, *, is_end):
 
 
 def _joined_by_one_step(state):
-    for index, joined in enumerate(zip_longest(*(local.joined for local in state.ranks))):
-        different = {step for step in joined if step is not None}
-        if len(different) > 1:
-            return f"device collective {index} is joined by different steps: {joined}"
+    for ranks in {ranks for local in state.ranks for ranks in local.joined}:
+        by_rank = (state.ranks[rank].joined.get(ranks, ()) for rank in ranks)
+        for index, joined in enumerate(zip_longest(*by_rank)):
+            different = {step for step in joined if step is not None}
+            if len(different) > 1:
+                some = f" of ranks {list(ranks)}" if len(ranks) < len(state.ranks) else ""
+                return f"device collective {index}{some} is joined by different steps: {joined}"
     return None
 
 

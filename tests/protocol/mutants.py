@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from oproj_pass.agreement import calls
+from oproj_pass.agreement.graphs import GraphText
 from oproj_pass.agreement.step_group import ControlGroup
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.runtime import agree, guard, peers, prefill, serving
@@ -16,7 +17,19 @@ from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.runner import DecodeRunner
 from oproj_pass.runtime.serving import Serving
 from oproj_pass.runtime.wide_steps import WideSteps
-from tests.protocol.searches import ALL_CALLS, DRAFTS, LATE, PREFILLS, REFUSALS, THREE, WIDE_REFUSALS, Search
+from tests.protocol.searches import (
+    ALL_CALLS,
+    DRAFTS,
+    LATE,
+    PREFILLS,
+    REFUSALS,
+    ROLE_GRAPHS,
+    ROLES_FAIL,
+    ROLES_OF_TWO,
+    THREE,
+    WIDE_REFUSALS,
+    Search,
+)
 
 
 @dataclass(frozen=True)
@@ -112,6 +125,18 @@ def agree_afterwards(self, check):
     return result
 
 
+def digest_of_any_order(text):
+    return " ".join(sorted(text.collectives.lines))
+
+
+def limit_the_largest_group(self):
+    self.group.limit_collectives(self._timeout)
+
+
+def carrier_of_the_largest_group(self):
+    return [peers.carrier_of(self.group)]
+
+
 def of_serving(name, fault):
     return Mutant(REFUSALS, Serving, name, fault)
 
@@ -139,4 +164,13 @@ MUTANTS = {
     "calls never compare their rows": Mutant(ALL_CALLS, calls, "are_rows_agreed", lambda ranks: True),
     "ranks that share prompts never compare them": Mutant(PREFILLS, prefill, "refusal", skip),
     "a rank that cannot prepare tells nobody": Mutant(ALL_CALLS, calls, "report_failure", skip),
+    "graphs may exchange in their groups in any order": Mutant(
+        ROLE_GRAPHS, GraphText, "digest", property(digest_of_any_order)
+    ),
+    "only the largest group's collectives are limited": Mutant(
+        ROLES_FAIL, Peers, "limit_collectives", limit_the_largest_group
+    ),
+    "a failed replay leaves a role's group in use": Mutant(
+        ROLES_OF_TWO, Peers, "_carriers", carrier_of_the_largest_group
+    ),
 }

@@ -1,4 +1,4 @@
-"""What the ranks of a search run: a runner's life, two runners of one group, calls of sharded graphs.
+"""What the ranks of a search run: a runner's life, two runners by turns, calls of sharded graphs.
 
 Each choice is the rank's own: which step it brings, whether its model fails. A search takes every one of them
 as often as it is told to allow faults.
@@ -12,6 +12,7 @@ from torch._dynamo.exc import RestartAnalysis
 from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_together
 from oproj_pass.agreement.known_errors import is_known_to_group
+from oproj_pass.agreement.sharded_calls import announce
 from oproj_pass.agreement.step_group import ControlGroup
 from oproj_pass.capture import GraphMode, StepBound, plan_capture
 from oproj_pass.errors import OProjError
@@ -21,7 +22,7 @@ from oproj_pass.runtime import CallableGraphs, ContextParallelStep, DecodeRunner
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import adopt
 from oproj_pass.weights.stand_in import serving_reads
-from tests.protocol.virtual_rank import FAILED, RAW, REFUSED, STOPPED
+from tests.protocol.tape import FAILED, RAW, REFUSED, STOPPED
 
 TIMEOUT, CAPTURE_TIMEOUT = 4.0, 600.0
 PROMISED = 3 * TIMEOUT
@@ -53,16 +54,24 @@ def rows(count):
 
 
 class Exchanging:
-    """A model of one collective a call, before or after which it may fail."""
+    """A model of one collective a call in each group of ``sizes``, by default of all ranks.
 
-    def __init__(self, rank, moments=("runs", "fails before", "fails after")):
+    ``moments``: it may fail before, between or after them.
+    """
+
+    def __init__(self, rank, moments=("runs", "fails before", "fails after"), sizes=()):
         self._rank, self._moments = rank, moments
+        self._groups = [rank.group_of(size) for size in sizes or (rank.group.size,)]
 
     def __call__(self, x):
+        announce(self._groups)
         moment = self._rank.choose(*self._moments)
         if moment == "fails before":
             raise RuntimeError("out of memory")
-        self._rank.group.device.collective(len(x))
+        for place, group in enumerate(self._groups):
+            if moment == "fails between" and place:
+                raise RuntimeError("another kernel")
+            group.device.collective(len(x))
         if moment == "fails after":
             raise RuntimeError("device assert")
         return 2 * x
@@ -89,10 +98,14 @@ class Gathering(Exchanging):
 
 
 class Sharded:
-    """A model whose graph the backend shards: compiled with its peers, and met before each call."""
+    """A model whose graph the backend shards: compiled with its peers, and met before each call.
 
-    def __init__(self, rank):
-        self._rank, self._calls, self._run = rank, None, Exchanging(rank, ("runs", "fails before"))
+    ``sizes``: the groups in which the graph exchanges, in this order; another graph has another order.
+    """
+
+    def __init__(self, rank, moments=("runs", "fails before"), sizes=()):
+        self._rank, self._calls = rank, None
+        self._moments, self._sizes = moments, sizes or (rank.group.size,)
 
     def __call__(self, x):
         self._calls = self._calls or self._compile()
@@ -111,24 +124,27 @@ class Sharded:
 
     def _compile_once(self):
         outcome = self._rank.choose("compiles", "another graph", "fails to compile", "restarts")
-        text = GraphText(Fingerprint(("all_to_all", outcome == "another graph")), "at each call")
+        sizes = self._sizes
+        if outcome == "another graph":
+            sizes = sizes[::-1] if len(sizes) > 1 else sizes * 2
+        text = GraphText(Fingerprint(tuple(f"all_to_all over {size}" for size in sizes)), "at each call")
         agree_on_graph(self._rank.group, text, CAPTURE_TIMEOUT)
         with compiling_together(self._rank.group, CAPTURE_TIMEOUT):
             if outcome == "fails to compile":
                 raise RuntimeError("disk full")
             if outcome == "restarts":
                 raise RestartAnalysis
-        group = self._rank.group
-        groups = ShardGroups({group.size: group}, group)
-        return CallAgreement(groups, "o_proj", lambda given: {"o_proj": len(given[0])}, text.digest, TIMEOUT)
+        self._run = Exchanging(self._rank, self._moments, sizes)
+        groups = ShardGroups({size: self._rank.group_of(size) for size in sizes}, self._rank.group)
+        return CallAgreement(groups, "o_proj", lambda given: {"o_proj": len(given[0])}, text, TIMEOUT)
 
 
-def runner_on(rank, model, name="model", wide_steps=None):
+def runner_on(rank, model, name="model", size=None, wide_steps=None):
     return DecodeRunner(
         model,
         PLAN,
         rows={"x": 0},
-        group=ControlGroup(rank.group),
+        group=ControlGroup(rank.group_of(size or rank.group.size)),
         graphs=CallableGraphs(),
         timeout=TIMEOUT,
         capture_timeout=CAPTURE_TIMEOUT,
@@ -183,28 +199,39 @@ def prefill(rank, *, steps):
         attempt(f"step {step}", partial(PREFILLS[kind], runner))
 
 
-def draft(rank):
-    """A target's and a draft's runner by turns; a rank may leave one step out."""
-    runners = {
-        name: runner_on(rank, Exchanging(rank, ("runs", "fails before")), name)
-        for name in ("target", "draft")
-    }
+def draft(
+    rank,
+    *,
+    turns=("target", "draft", "target"),
+    parts=("takes part", "leaves out"),
+    failing=("target", "draft"),
+    sizes=None,
+):
+    """A target's and a draft's runner by turns; a rank may leave one step out.
+
+    ``failing``: whose models may fail. ``sizes``: the groups that each exchanges in; the largest agrees.
+    """
+    sizes = sizes or dict.fromkeys(("target", "draft"), (rank.group.size,))
+    runners = {}
+    for name, used in sizes.items():
+        moments = ("runs", "fails before") if name in failing else ("runs",)
+        runners[name] = runner_on(rank, Exchanging(rank, moments, used), name, max(used))
     for name, runner in runners.items():
         rank.attempt(
             f"capture of {name}", partial(runner.capture, {"x": rows(1)}), partial(of_runner, runner)
         )
     rank.bound = PROMISED
-    for number, name in enumerate(("target", "draft", "target")):
-        if rank.choose("takes part", "leaves out") == "leaves out":
+    for number, name in enumerate(turns):
+        if rank.choose(*parts) == "leaves out":
             rank.skip()
         else:
             step, judge = partial(STEPS["busy"], runners[name]), partial(of_runner, runners[name])
             rank.attempt(f"step {number} of {name}", step, judge)
 
 
-def call(rank, *, calls=2):
+def call(rank, *, calls=2, model=Sharded):
     """A compiled graph without a runner, called with rows that a rank may bring in another number."""
-    model = Sharded(rank)
+    model = model(rank)
     for number in range(calls):
         count = rank.choose("3 rows", "5 rows", harmful=False)
         rank.attempt(f"call {number}", partial(model, rows(int(count[0]))), of_call)

@@ -9,14 +9,18 @@ from unittest.mock import patch
 
 from oproj_pass.agreement import step_group
 from oproj_pass.weights import gather_layout
-from tests.protocol.explore import State
+from tests.protocol.explore import State, after_calls
 from tests.protocol.programs import Exchanging, Gathering, Sharded, call, draft, prefill, serve
-from tests.protocol.virtual_rank import ENDS_PROCESS, NEVER, RAISES, Clock, Ranks
+from tests.protocol.tape import ENDS_PROCESS, NEVER, RAISES, Clock
+from tests.protocol.virtual_rank import Ranks
 
 
 @dataclass(frozen=True)
 class Search:
-    """``crashes``, ``late``, ``choices``: at most so many in a schedule; ``device_timeout``: ``Device``'s."""
+    """``crashes``, ``late``, ``choices``: at most so many in a schedule; ``device_timeout``: ``Device``'s.
+
+    ``begins``: the calls that every rank has made already, with no fault.
+    """
 
     program: Callable[[Any], None]
     world: int
@@ -24,15 +28,18 @@ class Search:
     late: int
     choices: int
     device_timeout: str = RAISES
+    begins: int = 0
 
     @contextmanager
     def start(self):
-        """The state in which all ranks start, and the clock of the product is theirs."""
+        """The state in which the search starts, and the clock of the product is the ranks'."""
         clock = Clock()
         ranks = Ranks(self.program, self.world, clock, self.device_timeout)
         gather = patch.object(gather_layout, "start_gather", _start_gather)
         with patch.object(step_group, "time", clock), gather:
-            yield State(ranks.starts, (True,) * self.world, self.crashes, self.late, self.choices)
+            alive = (True,) * self.world
+            start = State(ranks.starts, alive, self.crashes, self.late, self.choices)
+            yield after_calls(start, self.begins)
 
 
 def _start_gather(parts, mine, group):
@@ -59,6 +66,34 @@ _WIDE = partial(
 )
 WIDE = Search(partial(_WIDE, steps=1), 2, crashes=1, late=1, choices=1)
 
+# Roles of different sizes: two pairs share the MLPs, all four ranks the head.
+_PAIRS_AND_ALL = (2, 4)
+_MOMENTS = ("runs", "fails before", "fails between")
+_ROLES = partial(
+    serve,
+    warm_up=False,
+    steps=1,
+    kinds=("busy", "unfit"),
+    model=partial(Exchanging, moments=_MOMENTS, sizes=_PAIRS_AND_ALL),
+)
+ROLES = Search(_ROLES, 4, crashes=1, late=0, choices=0, begins=1)
+ROLES_LATE = Search(_ROLES, 4, crashes=0, late=1, choices=0, begins=1)
+ROLES_FAIL = Search(_ROLES, 4, crashes=0, late=0, choices=1, begins=1)
+ROLE_GRAPHS = Search(
+    partial(call, calls=1, model=partial(Sharded, moments=("runs",), sizes=_PAIRS_AND_ALL)),
+    4, crashes=0, late=0, choices=1, device_timeout=NEVER,
+)  # fmt: skip
+ROLES_OF_TWO = Search(
+    partial(
+        draft,
+        turns=("target", "draft"),
+        parts=("takes part",),  # a step of the target left out is none of the draft's group
+        failing=("target",),
+        sizes={"target": _PAIRS_AND_ALL, "draft": (2,)},
+    ),
+    4, crashes=0, late=0, choices=1, begins=2,
+)  # fmt: skip
+
 _ONE_STEP = partial(serve, warm_up=False, steps=1)
 NO_DEVICE_TIMEOUT = Search(_ONE_STEP, 2, crashes=1, late=0, choices=0, device_timeout=NEVER)
 WATCHED_DEVICE = Search(_ONE_STEP, 3, crashes=1, late=0, choices=0, device_timeout=ENDS_PROCESS)
@@ -82,5 +117,10 @@ SEARCHES = {
     "a runner of a sharded model": SHARDED,
     "wide steps of a runner": WIDE,
     "wide steps, one after the other": WIDE_REFUSALS,
+    "roles of two sizes, a lost rank": ROLES,
+    "roles of two sizes, late ranks": ROLES_LATE,
+    "roles of two sizes, failures and refusals": ROLES_FAIL,
+    "graphs of roles of two sizes": ROLE_GRAPHS,
+    "a target and a draft of other roles": ROLES_OF_TWO,
     "a device whose collectives end the process": WATCHED_DEVICE,
 }

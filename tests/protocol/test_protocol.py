@@ -7,7 +7,7 @@ import pytest
 from tests.protocol.explore import explore
 from tests.protocol.searches import NO_DEVICE_TIMEOUT, SEARCHES, WATCHED_DEVICE
 from tests.protocol.table import print_schedule
-from tests.protocol.virtual_rank import SERVED, STOPPED
+from tests.protocol.tape import SERVED, STOPPED
 
 
 @pytest.mark.parametrize("name", SEARCHES)

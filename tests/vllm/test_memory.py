@@ -10,14 +10,18 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections
+from tests.vllm.support.engine import COMPILED, build_engine, greedy, output_projections, weights
 from tests.vllm.support.process import run_ranks
 
 pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
 
-# Two layers whose output projections (2048 x 8192, four bytes each) outweigh what a process varies by.
-WIDE = {"hidden_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 1, "num_experts": 2}
-PROJECTION = 2048 * 8192 * 4
+# Weights (four bytes a value) that outweigh what a process varies by: output projections (2048 x 8192) in two
+# layers, the embedding and the LM head (8192 x 2048).
+WIDE = {
+    "hidden_size": 2048, "num_attention_heads": 128, "num_key_value_heads": 1, "num_experts": 2,
+    "vocab_size": 8192,
+}  # fmt: skip
+PROJECTION = TABLE = 2048 * 8192 * 4
 MEMORY_FRACTION = 0.15
 
 
@@ -55,12 +59,13 @@ def start(rank, model, settings):
         "block_bytes": len(group.layer_names) * group.kv_cache_spec.page_size_bytes,
         "num_blocks": runner.kv_cache_config.num_blocks,
         "projections": output_projections(llm),
+        "tables": weights(llm, "embed_tokens.weight", "lm_head.weight"),
     }
 
 
 @pytest.fixture(scope="module")
 def starts(tmp_path_factory):
-    """By route, the first rank's facts: unsharded, sharded load, and full load released by the backend."""
+    """By route, the first rank's facts: unsharded, sharded load, and full loads released by the backend."""
     from examples.tiny_checkpoint import write_config
 
     model = write_config(tmp_path_factory.mktemp("wide"), "qwen3_moe", **WIDE)
@@ -68,19 +73,33 @@ def starts(tmp_path_factory):
         "unsharded": {},
         "sharded load": {"size": 2},
         "released": {"size": 2, "options": {"load_sharded": False}},
+        "embedding and LM head": {"size": {"embedding": 2, "lmhead": 2}},
     }
     return {name: run_ranks(start, model, settings)[0] for name, settings in routes.items()}
 
 
-@pytest.mark.parametrize("route", ["sharded load", "released"])
-def test_the_freed_bytes_become_blocks(starts, route):
+@pytest.mark.parametrize(
+    ("route", "freed"),
+    [
+        ("sharded load", 2 * PROJECTION // 2),
+        ("released", 2 * PROJECTION // 2),
+        ("embedding and LM head", 2 * TABLE // 2),
+    ],
+)
+def test_the_freed_bytes_become_blocks(starts, route, freed):
     before, after = starts["unsharded"], starts[route]
-    predicted = 2 * PROJECTION // 2
     gained = (after["num_blocks"] - before["num_blocks"]) * before["block_bytes"]
-    assert gained == pytest.approx(predicted, rel=0.05)
+    assert gained == pytest.approx(freed, rel=0.05)
 
 
 @pytest.mark.parametrize("route", ["sharded load", "released"])
 def test_both_routes_hold_half_of_each_projection(starts, route):
     for kind, shape, stored, shard in starts[route]["projections"].values():
         assert (kind, shape, stored, shard) == ("ReleasedParameter", (2048, 8192), 0, PROJECTION // 2)
+
+
+def test_a_rank_holds_half_of_the_embedding_and_of_the_lm_head(starts):
+    tables = starts["embedding and LM head"]["tables"]
+    assert len(tables) == 2
+    for kind, shape, stored, shard in tables.values():
+        assert (kind, shape, stored, shard) == ("ReleasedParameter", (8192, 2048), 0, TABLE // 2)

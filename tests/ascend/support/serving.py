@@ -48,9 +48,10 @@ def fake_world():
     dist.init_process_group("cpu:fake,npu:fake", store=FakeStore(), rank=0, world_size=RANKS)
 
 
-def sharded(model, *, dynamic, ranks=RANKS, **inner_options):
-    """``model``, compiled by npugraph_ex with its projections sharded."""
-    options = {"oproj_tensor_parallel_size": ranks, "inner_options": inner_options}
+def sharded(model, *, dynamic, ranks=RANKS, sizes=None, **inner_options):
+    """``model``, compiled by npugraph_ex: projections sharded over ``ranks``, or roles by their ``sizes``."""
+    by_role = {f"{role}_tensor_parallel_size": size for role, size in (sizes or {"oproj": ranks}).items()}
+    options = {**by_role, "inner_options": inner_options}
     return torch.compile(model, backend="oproj_npu", fullgraph=True, dynamic=dynamic, options=options)
 
 

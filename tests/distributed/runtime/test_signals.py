@@ -32,7 +32,7 @@ def hit(phase, name, culprit):
     runner = DecodeRunner(
         fn, PLAN, rows={"x": 0}, group=whole_group(), timeout=TIMEOUT, capture_timeout=TIMEOUT
     )
-    runner._peers.group.limit_collectives(TIMEOUT)  # as while serving, before it too
+    runner._peers.limit_collectives()  # as while serving, before it too
     is_culprit = dist.get_rank() == culprit
     strike = lambda: os.kill(os.getpid(), signal.Signals[name])  # noqa: E731
     if phase in ("agreement", "replay"):

@@ -50,6 +50,29 @@ def test_records_that_begin_at_different_steps_are_aligned():
     assert first_difference([record_of(0, 3, 5, 2, drop=2), record_of(1, 3, 5, 2)]) is None
 
 
+LINES = ["all_gather of layers.0", "reduce_scatter of layers.0", "all_to_all of head"]
+
+
+def stuck_in_graph(rank, begun, before=12, lines=LINES):
+    record = record_of(rank, 3, stuck="replay")
+    return record | {"graph": {"begun": begun, "before": before, "collectives": lines}}
+
+
+def test_names_the_first_collective_that_not_every_rank_has_begun():
+    difference = first_difference([stuck_in_graph(0, 3), stuck_in_graph(1, 1), stuck_in_graph(2, 1)])
+    assert (difference.what, difference.number) == ("replay", 1)
+    assert difference.collective == "collective 2 of 3, reduce_scatter of layers.0"
+    assert difference.by_rank[1].endswith("it has begun 1 of 3 collectives, the last all_gather of layers.0")
+
+
+@pytest.mark.parametrize(
+    "other", [{"begun": 3}, {"begun": 1, "before": 9}, {"begun": 1, "lines": LINES[:2]}, {"begun": 9}]
+)
+def test_ranks_as_far_as_each_other_or_in_other_calls_do_not_differ_in_a_collective(other):
+    first = stuck_in_graph(0, 9 if other == {"begun": 9} else 3)
+    assert first_difference([first, stuck_in_graph(1, **other)]) is None
+
+
 def test_refuses_records_of_one_rank_and_of_other_runs():
     with pytest.raises(ConfigError, match="of the same rank"):
         first_difference([record_of(0, 3), record_of(0, 3)])

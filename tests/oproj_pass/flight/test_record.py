@@ -6,8 +6,10 @@ import signal
 import time
 
 import pytest
+from torch.distributed import distributed_c10d
 
 from oproj_pass.flight import signals
+from oproj_pass.flight.graph_call import GraphCall
 from oproj_pass.flight.record import FLIGHT, FOLDER_VARIABLE, FlightRecord
 
 
@@ -88,3 +90,31 @@ def test_signals_are_left_alone_where_no_folder_is_named(monkeypatch, handled):
     before = signal.getsignal(signal.SIGUSR1)
     signals.write_on_signals()
     assert signal.getsignal(signal.SIGUSR1) is before
+
+
+class CountingGroup:
+    """A process group that has begun ``begun`` collectives."""
+
+    def __init__(self, begun):
+        self.begun = begun
+
+    def _get_sequence_number_for_group(self):
+        return self.begun
+
+
+@pytest.mark.parametrize(
+    ("backends", "found"), [(["gloo", "nccl"], 2), (["gloo", "hccl"], None), (["gloo"], None)]
+)
+def test_a_graphs_collectives_are_counted_where_every_group_that_lives_does(monkeypatch, backends, found):
+    groups = [CountingGroup(3), CountingGroup(9)]
+    known = {group: (backend, None) for group, backend in zip(groups, backends, strict=False)}
+    monkeypatch.setattr(distributed_c10d, "_pg_map", known)
+    record = FlightRecord()
+    record.graph_call = GraphCall.begin(["all_gather", "all_to_all"], groups)
+    groups[1].begun += 2
+    graph = record.as_json("")["graph"]
+    assert graph == (found and {"begun": 2, "before": 12, "collectives": ["all_gather", "all_to_all"]})
+
+
+def test_a_call_that_ended_leaves_no_graph_in_the_record():
+    assert FlightRecord().as_json("")["graph"] is None
