@@ -12,7 +12,7 @@ from weakref import ref
 from torch.distributed import ProcessGroup, distributed_c10d
 
 COUNTING = ("gloo", "nccl")
-"""Backends known to count each collective once, when it begins."""
+"""Backends known to count each collective once, when it begins; of others it is an error to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,14 @@ class GraphCall:
     before: int
 
     @classmethod
-    def begin(cls, collectives: Sequence[str], groups: Sequence[ProcessGroup]) -> "GraphCall":
-        """The call that begins now. Keeps no group alive."""
+    def begin(cls, collectives: Sequence[str], groups: Sequence[ProcessGroup]) -> "GraphCall | None":
+        """The call that begins now; None if a group does not count. Keeps no group alive."""
+        if not all(map(_counts, groups)):
+            return None
         return cls(collectives, tuple(map(ref, groups)), _num_begun(groups))
 
     def as_json(self) -> dict[str, Any] | None:
-        """The graph's collectives, how many have begun, and how many had before; None if nobody counts."""
+        """The graph's collectives, how many have begun, and how many had before; None if a group is gone."""
         groups = [group for known in self.groups if (group := known()) is not None and _counts(group)]
         if len(groups) < len(self.groups):
             return None
