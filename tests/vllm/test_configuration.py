@@ -90,7 +90,7 @@ def test_the_lm_head_needs_no_uniform_steps(rules):
     assert rules["lmhead, eager, no kv transfer"]["settings"].sizes["lmhead"] == 2
 
 
-@pytest.mark.parametrize("case", ["no knob", "knob 0", "knob null"])
+@pytest.mark.parametrize("case", ["no knob", "knob 0", "knob null", "adapters, knob 0"])
 def test_is_silent_with_the_knob_off(rules, case):
     assert rules[case]["settings"] is None
     assert "oproj_pass" not in rules[case]["additional"]
@@ -109,6 +109,7 @@ def test_is_silent_with_the_knob_off(rules, case):
         ("unknown option", ["capcity", "capacity"]),
         ("small capacity", ["capacity is 512", "8192"]),
         ("eager", ["rule 8"]),
+        ("adapters", ["oproj_tensor_parallel_size=2 with enable_lora"]),
         ("compilation dropped", ["mode 2", "oproj_npu", "ConfigPlatform turned it into mode 0"]),
         ("graphs dropped", ["rule 8"]),
     ],

@@ -17,8 +17,10 @@ from oproj_pass.integrations.vllm.head import require_known_head
 from oproj_pass.integrations.vllm.hooks import wrap
 from oproj_pass.integrations.vllm.settings import BACKEND, has_section, resolve, section_of
 from oproj_pass.integrations.vllm.sizes import (
+    in_words,
     on_vllm_ascend,
     own_roles,
+    sizes_of,
     sizes_on,
     without_others,
 )
@@ -52,6 +54,7 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
         resolve_automatic(vllm_config)
         asked = _compilation(vllm_config)
         check(vllm_config, moot=LEFT_TO_PLATFORM)
+        _require_no_adapters(vllm_config)
         original(cls, vllm_config)
         _require_compilation(vllm_config, asked)
         remaining = {str(knob): size for knob, size in check(vllm_config).sizes.items()}
@@ -86,6 +89,20 @@ def _is_asked(vllm_config: Any) -> bool:
         return True
     named = vllm_config.compilation_config.backend == BACKEND or has_section(vllm_config)
     return named and not on.isdisjoint(map(size_option, own_roles()))
+
+
+def _require_no_adapters(vllm_config: Any) -> None:
+    """Raise ``ConfigError`` where vLLM would wrap layers of low-rank adapters around what is shared.
+
+    vLLM 0.32 runs none beside the experts of data-parallel ranks on a CPU, so their values were never shown.
+    """
+    shared = in_words(sizes_of(vllm_config))
+    if vllm_config.lora_config is not None and shared:
+        raise ConfigError(
+            f"finegrained_tp_config: {shared} with enable_lora: vLLM wraps its adapters around layers that "
+            "hold a part of their weight, and no run has shown that the values are right. Merge the adapter "
+            "into the weights, or set the sizes to 0."
+        )
 
 
 def _compilation(vllm_config: Any) -> tuple[Any, str]:

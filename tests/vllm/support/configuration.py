@@ -168,6 +168,8 @@ def rule_facts(model):
         "small capacity": outcome(model, 2, {"capacity": 512}),
         "capacity, no kv transfer": outcome(model, 2, {"capacity": "auto"}, kv_transfer_config=None),
         "eager": outcome(model, 2, enforce_eager=True),
+        "adapters": outcome(model, 2, enable_lora=True),
+        "adapters, knob 0": outcome(model, 0, enable_lora=True),
         "compilation dropped": with_platform_hook(drop_compilation, model, 2),
         "graphs dropped": with_platform_hook(drop_graphs, model, 2),
     }
