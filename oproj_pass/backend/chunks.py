@@ -122,7 +122,7 @@ def _run(step: _Step, x: Tensor, weight: Tensor, count: int, reduce: Reduce) -> 
         sums = F.linear(rows.flatten(0, 1), weight)
         if reduce == "scatter":
             mine = sums.new_empty(len(sums) // size, sums.shape[1])
-            started = dist.reduce_scatter_tensor(mine, sums, group=group, async_op=True)
+            started = dist.reduce_scatter_single(mine, sums, group=group, async_op=True)
         else:
             mine = torch.empty_like(sums)
             started = dist.all_to_all_single(mine, sums, group=group, async_op=True)

@@ -99,7 +99,7 @@ def _measured(sums: PartialSums, joint: ShardGroup, timeout: float) -> Reduce:
 
 
 def _scatter(sums: PartialSums, brought: Tensor, mine: Tensor) -> None:
-    dist.reduce_scatter_tensor(mine, brought, group=sums.group.device)
+    dist.reduce_scatter_single(mine, brought, group=sums.group.device)
 
 
 def _exchange(sums: PartialSums, brought: Tensor, mine: Tensor) -> None:

@@ -43,7 +43,8 @@ def render(facts: DemoFacts, console: Console) -> None:
 def memory_table(facts: DemoFacts) -> Table:
     """Bytes of each rank's sharded weights, as its storages say, and what each role freed of them."""
     roles = list(facts.ranks[0].freed_nbytes_by_role)
-    table = _table("rank", "weights", "before", "freed", *roles, justify="right")
+    titles = [role.replace("+", "+\n") for role in roles]
+    table = _table("rank", "weights", "before", "freed", "share", *titles, justify="right", gap=2)
     for rank in facts.ranks:
         table.add_row(str(rank.rank), str(len(rank.weights)), *_memory([rank], roles))
     table.add_row("all", "", *_memory(facts.ranks, roles), style="bold")
@@ -51,10 +52,10 @@ def memory_table(facts: DemoFacts) -> Table:
 
 
 def _memory(ranks: list[RankFacts], roles: list[str]) -> list[str]:
-    """Before and freed of all these ranks together, and freed by role."""
+    """Before, freed and its share of all these ranks together, and freed by role."""
     full, freed = (sum(getattr(rank, f"{what}_nbytes") for rank in ranks) for what in ("full", "freed"))
     by_role = [_mib(sum(rank.freed_nbytes_by_role[role] for rank in ranks)) for role in roles]
-    return [_mib(full), f"{_mib(freed)} = {freed / full:.1%}", *by_role]
+    return [_mib(full), _mib(freed), f"{freed / full:.1%}", *by_role]
 
 
 def answer_table(facts: DemoFacts) -> Table:
@@ -122,8 +123,8 @@ def next_steps() -> Table:
     return table
 
 
-def _table(*headers: str, justify: JustifyMethod = "left") -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+def _table(*headers: str, justify: JustifyMethod = "left", gap: int = 3) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
     for header in headers:
         table.add_column(header, justify=justify)
     return table

@@ -95,7 +95,7 @@ def work_everywhere(scheduler: Scheduler) -> Work:
     """The work of all ranks, so that one without any stays as long as its peers need it."""
     mine = torch.tensor([scheduler.num_tokens_left, len(scheduler.running)])
     everyone = mine.new_empty(dist.get_world_size(), 2)
-    dist.all_gather_into_tensor(everyone.view(-1), mine)
+    dist.all_gather_single(everyone.view(-1), mine)
     left, loads = everyone.T.tolist()
     return Work(sum(left), tuple(loads))
 
