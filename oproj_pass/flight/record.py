@@ -78,7 +78,7 @@ class FlightRecord:
 
     def __init__(self, last: int = _LAST) -> None:
         self._entries: deque[Entry] = deque(maxlen=last)
-        self._meetings = count()
+        self._meetings, self._writes = count(), count()
         self.rank = 0
         self.graph_call: GraphCall | None = None
 
@@ -115,7 +115,8 @@ class FlightRecord:
         path = Path(folder) / f"rank{self.rank}.json"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_suffix(f".{os.getpid()}.tmp")
+            # of this write alone: a signal's handler may write while another thread, or this one, does
+            unfinished = path.with_suffix(f".{os.getpid()}.{next(self._writes)}.tmp")
             unfinished.write_text(json.dumps(self.as_json(reason), indent=1), encoding="utf-8")
             unfinished.replace(path)
         except OSError as error:

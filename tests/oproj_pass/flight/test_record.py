@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from torch.distributed import distributed_c10d
@@ -61,6 +62,29 @@ def test_says_that_it_cannot_write_and_raises_nothing(tmp_path, monkeypatch, cap
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "a file"))
     assert FLIGHT.write("a refusal") is None
     assert "cannot be written" in caplog.text
+
+
+def test_a_write_inside_another_one_leaves_both_whole(folder, monkeypatch):
+    """As when a signal arrives while a refusal is written, or its two ways of being noticed meet."""
+    record, as_json = FlightRecord(), FlightRecord.as_json
+
+    def interrupted(self, reason):
+        if reason == "outer":
+            assert self.write("inner") is not None
+        return as_json(self, reason)
+
+    monkeypatch.setattr(FlightRecord, "as_json", interrupted)
+    replace = Path.replace
+
+    def interrupted_replace(self, target):
+        if json.loads(self.read_text())["reason"] == "outer":
+            assert record.write("last") is not None
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted_replace)
+    assert record.write("outer") is not None
+    assert written(folder)["reason"] == "outer"
+    assert [path.name for path in folder.iterdir()] == ["rank0.json"]
 
 
 @pytest.fixture
