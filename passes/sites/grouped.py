@@ -13,10 +13,11 @@ from oproj_pass.passes.gemm.grouped import GroupedProduct
 from oproj_pass.passes.gemm.literals import Literal
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.projection import Projection
+from oproj_pass.passes.sites.two_steps import TwoSteps
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(TwoSteps):
     """``y [.., H] = inner(x [.., G, d] @ first [G, d, r]) [.., G x r] @ down``: ``wo_a`` and ``wo_b``.
 
     ``first``: the product of each group. ``joined``: where its result lies as rows of I = G x r features,
@@ -41,24 +42,9 @@ class Grouped:
         return Projection(self.path, self.down, self.names, self.role)
 
     @property
-    def node(self) -> Node:
-        """The node of the GEMM."""
-        return self.down.node
-
-    @property
-    def scheme(self) -> str:
-        """How the GEMM's weight is stored and multiplied."""
-        return self.down.scheme
-
-    @property
     def input(self) -> Node:
         """The rows of I features, as many as are exchanged; what is exchanged is ``first``'s input."""
         return self.joined
-
-    @property
-    def intermediate(self) -> int:
-        """I."""
-        return self.down.k.extent
 
     @cached_property
     def cuts(self) -> tuple[StoredAxis, ...]:
@@ -75,19 +61,9 @@ class Grouped:
         return (*summed.tensors, *produced.tensors)
 
     @property
-    def constants(self) -> tuple[Node, ...]:
-        """The nodes between what is stored and the products."""
-        return tuple(node for cut in self.cuts for node in cut.constants)
-
-    @property
     def readers(self) -> frozenset[Node]:
         """Both products."""
         return frozenset((self.first.node, self.down.node))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all that is cut, unsharded."""
-        return sum(tensor.nbytes for tensor in self.stored)
 
     @property
     def in_features(self) -> int:

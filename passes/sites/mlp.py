@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch.fx import Node
 
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.literals import Literal
+from oproj_pass.passes.sites.two_steps import TwoSteps
 
 
 @dataclass(frozen=True)
-class Mlp:
+class Mlp(TwoSteps):
     """``y [.., H] = inner(x [.., H] @ up, ..) [.., I] @ down``, every step between elementwise along I.
 
     ``ups``: the GEMMs of one x: gate and up in the order of the graph, both in one, or the first of a plain
@@ -33,26 +35,11 @@ class Mlp:
     role: str = "mlp"
 
     @property
-    def node(self) -> Node:
-        """The node of the GEMM that sums over I."""
-        return self.down.node
-
-    @property
-    def scheme(self) -> str:
-        """How the last weight is stored and multiplied."""
-        return self.down.scheme
-
-    @property
     def input(self) -> Node:
         """x, as the first of ``ups`` reads it; the others read the same rows."""
         return self.ups[0].input
 
-    @property
-    def intermediate(self) -> int:
-        """I."""
-        return self.down.k.extent
-
-    @property
+    @cached_property
     def cuts(self) -> tuple[StoredAxis, ...]:
         """What I lies on, GEMM by GEMM, first of ``ups`` and then of ``down``, by paths in the model.
 
@@ -67,19 +54,9 @@ class Mlp:
         return tuple(tensor for cut in self.cuts for tensor in cut.tensors)
 
     @property
-    def constants(self) -> tuple[Node, ...]:
-        """The nodes between what is stored and the GEMMs."""
-        return tuple(node for cut in self.cuts for node in cut.constants)
-
-    @property
     def readers(self) -> frozenset[Node]:
         """The GEMMs."""
         return frozenset(gemm.node for gemm in (*self.ups, self.down))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all that is cut, unsharded."""
-        return sum(tensor.nbytes for tensor in self.stored)
 
 
 def _produced(up: Gemm) -> StoredAxis:

@@ -8,47 +8,21 @@ A last GEMM that quantises its own input takes the scale of a row over the rank'
 parallel layer does; its result is that of another rounding, not of another product.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch.fx import Graph, Node
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.gemm.gemm import Gemm, RowScale
-from oproj_pass.passes.gemm.literals import Literal
+from oproj_pass.passes.gemm.gemm import RowScale
 from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.sites.two_steps import TwoSteps
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import PhaseWriter
 from oproj_pass.passes.strategies.rows import Rows, row_count
-from oproj_pass.passes.strategies.sums import emit_bias, emit_shape, emit_size, emit_sum, emit_trim
+from oproj_pass.passes.strategies.sums import emit_size, emit_total
 
 aten = torch.ops.aten
-
-
-class TwoSteps(Protocol):
-    """A site whose first products make the ``intermediate`` features that the GEMM ``down`` sums over."""
-
-    @property
-    def path(self) -> str:
-        """The module that holds it."""
-
-    @property
-    def down(self) -> Gemm:
-        """The last GEMM."""
-
-    @property
-    def intermediate(self) -> int:
-        """The features between."""
-
-    @property
-    def literals(self) -> Sequence[Literal]:
-        """The sizes of them that the nodes between state."""
-
-    @property
-    def rows(self) -> Sequence[Literal]:
-        """The sizes of rows that those nodes state."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +61,7 @@ def emit_narrowing(graph: Graph, site: TwoSteps, x: Node, exchange: Exchange, wr
     rows, scales = _emit_own_rows(graph, site, x, exchange)
     partial = rows.at(down.emit_partial(graph, rows.node, *scales), value_of(down.node).shape[-1])
     writer.end("partial")
-    y = emit_sum(graph, partial, down, exchange, exchange.peers).node
-    y = emit_trim(graph, y, whole, exchange)
-    writer.end("reduce")
-    y = emit_bias(graph, y, down, exchange)
-    emit_shape(graph, y, whole, exchange)
-    writer.end("finish")
+    emit_total(graph, partial, down, whole, exchange, writer)
 
 
 def _emit_own_rows(graph: Graph, site: TwoSteps, x: Node, exchange: Exchange) -> tuple[Rows, list[Node]]:

@@ -12,7 +12,7 @@ from oproj_pass.passes.sites.projection import Projection
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
-from oproj_pass.passes.strategies.sums import emit_bias, emit_shape, emit_sum, emit_trim
+from oproj_pass.passes.strategies.sums import emit_total
 from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
 
 
@@ -32,12 +32,7 @@ class Row:
         writer.end_exchange()
         partial = rows.at(gemm.emit_partial(graph, rows.node, *scales), site.out_features)
         writer.end("partial")
-        y = emit_sum(graph, partial, gemm, exchange, exchange.peers).node
-        y = emit_trim(graph, y, gemm, exchange)
-        writer.end("reduce")
-        y = emit_bias(graph, y, gemm, exchange)
-        emit_shape(graph, y, gemm, exchange)
-        writer.end("finish")
+        emit_total(graph, partial, gemm, gemm, exchange, writer)
         return ShardedRegion(site.path, self.name, exchange, self.cuts(site), role=site.role, **writer.phases)
 
     def sent_nbytes(self, token: TokenSizes, size: int) -> int:

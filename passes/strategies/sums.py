@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.strategies.exchange import Exchange, Peers
+from oproj_pass.passes.strategies.region import PhaseWriter
 from oproj_pass.passes.strategies.rows import Rows, emit_parts
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
@@ -49,11 +50,6 @@ def _emit_sum_of_parts(graph: Graph, parts: Node, size: int, dtype: torch.dtype)
     return graph.call_function(aten.to.dtype, (total, dtype)) if is_half else total
 
 
-def emit_bias(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
-    """Add the bias, once, to the sum ``y`` [.., H], and give it the product's type."""
-    return emit_product_type(graph, gemm.add_bias(graph, y), gemm, exchange)
-
-
 def emit_product_type(graph: Graph, y: Node, gemm: Gemm, exchange: Exchange) -> Node:
     """A sum in the type of the product, whatever it travelled in."""
     if _reduce_dtype(gemm, exchange) is None:
@@ -87,6 +83,21 @@ def emit_shape(graph: Graph, y: Node, gemm: Product, exchange: Exchange) -> Node
         return y
     leading = [emit_size(graph, gemm.input, dim) for dim in range(x.dim() - 1)]
     return graph.call_function(aten.reshape.default, (y, [*leading, value_of(gemm.node).shape[-1]]))
+
+
+def emit_total(
+    graph: Graph, partial: Rows, gemm: Gemm, whole: Product, exchange: Exchange, writer: PhaseWriter
+) -> None:
+    """Insert what follows the partial products of ``gemm``, which all peers sum: sum, bias and shape.
+
+    ``whole``: the product whose rows this rank brought, which ``gemm`` is the last or the only GEMM of.
+    """
+    y = emit_sum(graph, partial, gemm, exchange, exchange.peers).node
+    y = emit_trim(graph, y, whole, exchange)
+    writer.end("reduce")
+    y = emit_product_type(graph, gemm.add_bias(graph, y), gemm, exchange)
+    emit_shape(graph, y, whole, exchange)
+    writer.end("finish")
 
 
 def _reduce_dtype(gemm: Gemm, exchange: Exchange) -> torch.dtype | None:
