@@ -10,20 +10,17 @@ start at once, and the first one arrives as late as the whole.
 """
 
 import argparse
-import json
-import multiprocessing as mp
-import os
-import platform
-import socket
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import torch
 import torch.distributed as dist
+from on_ranks import keep, measure
 from rich.console import Console
 from rich.table import Table
-from strategies import HEAD_DIM, HEADS, HIDDEN, LAYERS, model
+from strategies import HIDDEN, MODEL, model
 
 ROUNDS, WARM_UPS = 15, 3
 SERIAL = "in one piece"
@@ -125,31 +122,9 @@ def steps(rows: int, bytes_per_second: float) -> dict[str, dict[str, list[float]
     return {name: {wire: times[WARM_UPS:] for wire, times in found.items()} for name, found in taken.items()}
 
 
-def rank(place: int, size: int, port: int, rows: int, speed: float, queue: mp.Queue) -> None:
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(place), WORLD_SIZE=str(size))
-    torch.set_num_threads(1)
+def over_a_slow_wire() -> None:
     dist.Backend.register_backend("slow_wire", SlowWire, devices=["cpu"])
     dist.init_process_group("slow_wire")
-    mine = steps(rows, speed)
-    if place == 0:
-        queue.put(mine)
-    dist.barrier()
-    os._exit(0)
-
-
-def measure(size: int, rows: int, speed: float) -> dict[str, dict[str, list[float]]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = mp.get_context("spawn")
-    queue = context.Queue()
-    processes = [context.Process(target=rank, args=(r, size, port, rows, speed, queue)) for r in range(size)]
-    for process in processes:
-        process.start()
-    found = queue.get(timeout=900)
-    for process in processes:
-        process.join()
-    return found
 
 
 def table(found: dict[str, dict[str, list[float]]]) -> Table:
@@ -178,17 +153,12 @@ def main() -> None:
     parser.add_argument("--megabytes-per-second", type=float, default=60.0)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    found = measure(asked.ranks, asked.rows, asked.megabytes_per_second * 1e6)
+    over_the_wire = partial(steps, bytes_per_second=asked.megabytes_per_second * 1e6)
+    found = measure(over_the_wire, asked.ranks, [asked.rows], over_a_slow_wire)[asked.rows]
     Console(width=140).print(table(found))
     if asked.json is not None:
-        about = {
-            "ranks": asked.ranks, "rows": asked.rows, "megabytes_per_second": asked.megabytes_per_second,
-            "backend": "gloo", "threads_a_rank": 1, "cpus": os.cpu_count(), "machine": platform.machine(),
-            "torch": torch.__version__, "layers": LAYERS, "in_features": HEADS * HEAD_DIM,
-            "out_features": HIDDEN, "dtype": "float32",
-        }  # fmt: skip
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        asked.json.write_text(json.dumps({"about": about, "microseconds": found}) + "\n")
+        wire = {"rows": asked.rows, "megabytes_per_second": asked.megabytes_per_second}
+        keep(asked.json, asked.ranks, MODEL | wire, microseconds=found)
 
 
 if __name__ == "__main__":

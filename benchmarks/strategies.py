@@ -8,7 +8,6 @@ DTensor has no all_to_all on gloo and falls back to an all_gather there, as it w
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from statistics import median
@@ -16,7 +15,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from on_ranks import about, measure
+from on_ranks import keep, measure
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -25,6 +24,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
 
 LAYERS, HEADS, HEAD_DIM, HIDDEN = 4, 16, 128, 2048
+MODEL = {"layers": LAYERS, "in_features": HEADS * HEAD_DIM, "out_features": HIDDEN, "dtype": "float32"}
 ROUNDS, WARM_UPS = 25, 5
 BY_HAND = "by hand: all_to_all, linear, reduce_scatter"
 DTENSOR = "DTensor: RowwiseParallel(Shard(0) -> Shard(0))"
@@ -129,11 +129,7 @@ def main() -> None:
     found = measure(steps, asked.ranks, asked.rows)
     Console(width=140).print(table(found))
     if asked.json is not None:
-        asked.json.parent.mkdir(parents=True, exist_ok=True)
-        machine = about(
-            asked.ranks, layers=LAYERS, in_features=HEADS * HEAD_DIM, out_features=HIDDEN, dtype="float32"
-        )
-        asked.json.write_text(json.dumps({"about": machine, "microseconds": found}) + "\n")
+        keep(asked.json, asked.ranks, MODEL, microseconds=found)
 
 
 if __name__ == "__main__":

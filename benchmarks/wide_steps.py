@@ -8,7 +8,6 @@ the cores that compute, which an accelerator's does not.
 """
 
 import argparse
-import json
 import time
 from pathlib import Path
 from statistics import median
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from on_ranks import about, measure
+from on_ranks import keep, measure
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -110,10 +109,8 @@ def main() -> None:
     found = measure(steps, asked.ranks, asked.rows)
     Console(width=140).print(table(found))
     if asked.json is not None:
-        machine = about(
-            asked.ranks, layers=LAYERS, in_features=HEADS * HEAD_DIM, hidden=HIDDEN, dtype="float32"
-        )
-        asked.json.write_text(json.dumps({"about": machine, "steps": found}) + "\n")
+        model = {"layers": LAYERS, "in_features": HEADS * HEAD_DIM, "hidden": HIDDEN, "dtype": "float32"}
+        keep(asked.json, asked.ranks, model, steps=found)
 
 
 if __name__ == "__main__":
