@@ -12,7 +12,7 @@ from typing import Any
 from torch.distributed import ProcessGroup
 
 from oproj_pass.agreement.half_done import note_half_done
-from oproj_pass.agreement.step_group import ControlGroup, StepGroup, step_group
+from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import GraphMode
 from oproj_pass.capture.checks import require_int
@@ -121,10 +121,8 @@ class PrefillRunner:
                 self._peers.require_equal(StepKind.CAPTURE, size)
             with self._failing_together(f"warm-up at size {size}", runs=True):
                 self._model.run(dummy, size)
-        if self._context is not None:
-            ControlGroup(self._context).limit_collectives(self._timeout)
         if self._peers is not None:
-            self._peers.group.limit_collectives(self._timeout)
+            self._peers.limit_collectives()
         self.phase = Phase.SERVING
         logger.info("%s: runs at %d sizes up to %d rows a rank", self.name, len(self.sizes), self.sizes[-1])
 
@@ -194,14 +192,19 @@ class PrefillRunner:
 
     def _joined(self, group: StepGroup | None, capture_timeout: float) -> Peers | None:
         shared = self._context.ranks if self._context else ()
-        if group is None or len(group.ranks) == 1:
+        if group is None:
             return None
         if not set(shared) <= set(group.ranks):
             raise ConfigError(
                 f"group is ranks {list(group.ranks)}, but ranks {list(shared)} share each prompt: give all "
                 "ranks that must stay in step as `group`"
             )
-        return Peers(group, self.name, self._timeout, capture_timeout)
+        if len(group.ranks) == 1:
+            return None
+        peers = Peers(group, self.name, self._timeout, capture_timeout)
+        if self._context is not None:
+            peers.exchange_in([self._context])
+        return peers
 
     def _require_phase(self, phase: Phase, method: str) -> None:
         if self._peers is not None:

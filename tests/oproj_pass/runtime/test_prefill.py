@@ -160,6 +160,14 @@ def test_refuses_a_group_that_lacks_a_rank_of_the_context(peer):
         PrefillRunner(Cache(), sizes=[4], rows=ROWS, context=context, group=peer)
 
 
+def test_refuses_a_group_of_one_rank_where_two_share_each_prompt():
+    """There would be nobody to agree with, and the two would still meet in the model."""
+    context = SimpleNamespace(size=2, rank=0, ranks=(0, 4))
+    alone = SimpleNamespace(ranks=(0,), rank=0)
+    with pytest.raises(ConfigError, match=r"group is ranks \[0\], but ranks \[0, 4\] share each prompt"):
+        PrefillRunner(Cache(), sizes=[4], rows=ROWS, context=context, group=alone)
+
+
 def test_refuses_to_gather_what_is_whole_already():
     """Whatever the padding: whole values have P times the rows of local ones."""
     group = SimpleNamespace(size=2, rank=0)
