@@ -14,8 +14,8 @@ def joined_group(known: StepGroup | None, sharded_over: Iterable[ShardGroup]) ->
     """The ranks to agree with, once graphs sharded over these groups ran; None if nobody said any.
 
     Of several groups the largest, which has to hold all others: the ranks of a graph that meet, rather than
-    those of one role or one side of a grid. Raises ``ConfigError`` if a graph needs a
-    rank that the runner does not have.
+    those of one role or one side of a grid. Raises ``ConfigError`` if a graph needs a rank that the runner
+    does not have.
     """
     for group in sorted(sharded_over, key=lambda group: (-group.size, group.side is not None)):
         if known is None:
