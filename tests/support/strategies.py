@@ -26,6 +26,8 @@ from tests.support import quantised
 from tests.support.fake import fake_world, run_on_all_ranks
 from tests.support.quantised import Model, model
 
+ONE_ROUNDING = torch.finfo(torch.bfloat16).eps  # between two neighbours in bfloat16, relative to the larger
+
 
 @dataclass
 class Outcome:

@@ -16,6 +16,8 @@ from oproj_pass.flight.record import FLIGHT, FOLDER_VARIABLE, FlightRecord
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
+    """Of rank 0, whichever rank this process was for an earlier test."""
+    monkeypatch.setattr(FLIGHT, "rank", 0)
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "flight"))
     return tmp_path / "flight"
 

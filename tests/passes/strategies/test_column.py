@@ -1,4 +1,4 @@
-"""Column sharding: every scheme keeps every rank's result, most of them bit by bit; sabotage shows."""
+"""Column sharding: every scheme keeps every rank's result, integer products bit by bit; sabotage shows."""
 
 import operator
 
@@ -13,14 +13,14 @@ from tests.support import layouts, quantised
 from tests.support.layouts import LAYOUTS, layout
 from tests.support.models import decoder
 from tests.support.quantised import Model, model
-from tests.support.strategies import rows, sharded
+from tests.support.strategies import ONE_ROUNDING, rows, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
-QUANTISED = [
+INTEGER = [
     quantised.W8A8Dynamic, quantised.W8A8Smooth, quantised.W8A8Tensor, quantised.W8A8Static,
-    quantised.W8A8Packed, quantised.IntMM, quantised.ScaledTensor, quantised.ScaledStatic,
-    quantised.ScaledRow, quantised.ScaledRowNamed,
+    quantised.W8A8Packed, quantised.IntMM,
 ]  # fmt: skip
+FLOAT8 = [quantised.ScaledTensor, quantised.ScaledStatic, quantised.ScaledRow, quantised.ScaledRowNamed]
 WEIGHT_ONLY = [kind for kind in LAYOUTS if not issubclass(kind, layouts.AWQ)]
 
 
@@ -28,14 +28,20 @@ def linear(features=64, hidden=32, dtype=torch.bfloat16):
     return Model(nn.Linear(features, hidden, dtype=dtype)).eval().requires_grad_(False)
 
 
-@pytest.mark.parametrize("kind", QUANTISED)
-def test_is_bit_equal_to_the_unsharded_product_of_quantised_rows(kind):
+@pytest.mark.parametrize("kind", INTEGER)
+def test_is_bit_equal_to_the_unsharded_product_of_integers(kind):
     assert sharded(model(kind, hidden=64), rows(2, 3, 64), "column").is_equal
 
 
+@pytest.mark.parametrize("kind", FLOAT8)
+def test_keeps_every_ranks_product_of_float8_rows_up_to_one_rounding(kind):
+    """The float32 sum beneath depends on the GEMM's shape in its last bits, which bfloat16 seldom shows."""
+    assert sharded(model(kind, hidden=64), rows(2, 3, 64), "column").error <= ONE_ROUNDING
+
+
 @pytest.mark.parametrize("size", [2, 4])
-def test_is_bit_equal_to_the_unsharded_product_in_bfloat16(size):
-    assert sharded(linear(), rows(size, 3, 64), "column").is_equal
+def test_keeps_every_ranks_product_in_bfloat16_up_to_one_rounding(size):
+    assert sharded(linear(), rows(size, 3, 64), "column").error <= ONE_ROUNDING
 
 
 def test_is_bit_by_bit_what_the_gemm_makes_of_all_rows_and_a_part_of_the_weight():
@@ -139,7 +145,7 @@ def test_gathers_float8_as_bytes():
 
 def test_keeps_row_counts_symbolic():
     outcome = sharded(linear(), rows(2, 8, 64), "column", dynamic=True)
-    assert outcome.is_equal
+    assert outcome.error <= ONE_ROUNDING
     (region,) = outcome.record.regions
     (back,) = (node for node in region.reduce if node.target is c10d.all_to_all_single.default)
     assert all(split.target is operator.floordiv for split in back.args[1])

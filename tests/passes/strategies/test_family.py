@@ -11,7 +11,7 @@ from oproj_pass.passes.graph.collectives import is_collective
 from tests.support import quantised
 from tests.support.fake import fake_world
 from tests.support.family import INTERMEDIATE, MLPS, VOCABULARY, ids, language_model
-from tests.support.strategies import family_plan, sharded
+from tests.support.strategies import ONE_ROUNDING, family_plan, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
 
@@ -204,5 +204,5 @@ class QuantisedHead(torch.nn.Module):
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_keeps_every_logit_of_a_quantised_head(kind, vocabulary):
     module, brought = QuantisedHead(kind, vocabulary).eval(), [ids(2, 3) % vocabulary for _ in range(2)]
-    assert sharded(module, brought, roles=["lmhead"]).is_equal
+    assert sharded(module, brought, roles=["lmhead"]).error <= ONE_ROUNDING
     assert sharded(module, brought, roles=["lmhead"], slice_of=next_ranks_part).error > 0.1
