@@ -1,33 +1,50 @@
-"""Tells who asks which sharded graphs run: each one announces its groups whenever it is called.
+"""Tells who asks which sharded graphs run: each one announces its groups and its bytes when it is called.
 
 What runs is known here and nowhere else. From outside, a callable may hide its model behind any object, and
 a weight that was not released does not show that its graph reads a part of it only.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from oproj_pass.groups import ShardGroup
 
-_groups: ContextVar[set[ShardGroup] | None] = ContextVar(
-    "groups of the sharded graphs that ran", default=None
-)
+
+@dataclass
+class ShardedCalls:
+    """What the sharded graphs that ran have in common.
+
+    ``groups``: in which their ranks meet, and exchange rows. ``sent_nbytes``: what this rank sent to others,
+    None where one of them does not know.
+    """
+
+    groups: set[ShardGroup] = field(default_factory=set)
+    sent_nbytes: int | None = 0
 
 
-def announce(groups: Iterable[ShardGroup]) -> None:
-    """A graph runs now whose ranks meet, and exchange rows, in these groups."""
-    running = _groups.get()
-    if running is not None:
-        running.update(groups)
+_calls: ContextVar[ShardedCalls | None] = ContextVar("the sharded graphs that ran", default=None)
+
+
+def announce(groups: Iterable[ShardGroup], sent_nbytes: Callable[[], int] | None = None) -> None:
+    """A graph runs now in these groups; ``sent_nbytes`` is asked for what it sends where somebody listens."""
+    calls = _calls.get()
+    if calls is None:
+        return
+    calls.groups.update(groups)
+    if sent_nbytes is None:
+        calls.sent_nbytes = None
+    elif calls.sent_nbytes is not None:
+        calls.sent_nbytes += sent_nbytes()
 
 
 @contextmanager
-def groups_that_run() -> Iterator[set[ShardGroup]]:
-    """The groups of the sharded graphs that run inside, in this thread; filled while they do."""
-    groups: set[ShardGroup] = set()
-    token = _groups.set(groups)
+def sharded_calls() -> Iterator[ShardedCalls]:
+    """The sharded graphs that run inside, in this thread; filled while they do."""
+    calls = ShardedCalls()
+    token = _calls.set(calls)
     try:
-        yield groups
+        yield calls
     finally:
-        _groups.reset(token)
+        _calls.reset(token)

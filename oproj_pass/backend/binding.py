@@ -12,6 +12,7 @@ call brings them. So memory is highest in step 2: the full weights, and the slic
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +22,7 @@ from torch.fx import GraphModule, Node
 from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.sharded_calls import announce
 from oproj_pass.backend.inner import Compiled, Compiler
+from oproj_pass.backend.traffic import GraphTraffic
 from oproj_pass.groups import ShardGroups
 from oproj_pass.passes import ShardRecord
 from oproj_pass.passes.graph.stored import is_stored
@@ -87,6 +89,7 @@ def commit(
     inputs: Mapping[Node, Any],
     bindings: Sequence[Binding],
     calls: CallAgreement,
+    traffic: GraphTraffic | None,
     store: ShardStore,
     *,
     release: bool,
@@ -94,7 +97,7 @@ def commit(
     """The graph as Dynamo is to call it. Its guards accept released weights; its full readers are known."""
     record_readers(inputs, {bound.node for bound in bindings}, store)
     accept_released(bound.node for bound in bindings)
-    return ShardedGraph(compiled, bindings, calls, store if release else None)
+    return ShardedGraph(compiled, bindings, calls, traffic, store if release else None)
 
 
 def record_readers(inputs: Mapping[Node, Any], cut: Collection[Node], store: ShardStore) -> None:
@@ -105,16 +108,20 @@ def record_readers(inputs: Mapping[Node, Any], cut: Collection[Node], store: Sha
 
 
 class ShardedGraph:
-    """A compiled graph whose sharded weights are replaced, at each call, by this rank's slices."""
+    """A compiled graph whose sharded weights are replaced, at each call, by this rank's slices.
+
+    ``traffic``: what it sends, None where that is not known.
+    """
 
     def __init__(
         self,
         inner: Compiled,
         bindings: Sequence[Binding],
         calls: CallAgreement,
+        traffic: GraphTraffic | None,
         store: ShardStore | None,
     ) -> None:
-        self.inner = inner
+        self.inner, self.traffic = inner, traffic
         self._calls = calls
         self._positions = tuple(bound.position for bound in bindings)
         self._cuts = tuple(bound.cut for bound in bindings)
@@ -125,7 +132,7 @@ class ShardedGraph:
         inputs = list(args)
         with self._calls.preparing(args):
             slices = self._slices([inputs[position] for position in self._positions])
-        announce(self._calls.groups)
+        announce(self._calls.groups, partial(self.traffic.of_call, args) if self.traffic else None)
         for position, slice_ in zip(self._positions, slices, strict=True):
             inputs[position] = slice_
         return self._calls.run(self.inner, inputs)

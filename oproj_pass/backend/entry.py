@@ -30,6 +30,7 @@ from oproj_pass.backend.reduce import chosen_reduce
 from oproj_pass.backend.row_counts import ComparedRows
 from oproj_pass.backend.sizes import largest_sizes, may_shard
 from oproj_pass.backend.trace import trace_decision
+from oproj_pass.backend.traffic import GraphTraffic
 from oproj_pass.backend.world import require_world
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import GroupMismatchError, WeightReleasedError
@@ -149,13 +150,14 @@ def _compile_sharded(
     inner: Compiler,
 ) -> Compiled:
     text = GraphText(fingerprint(gm, groups.joint.ranks), rows.words)
+    traffic = GraphTraffic.of(gm, list(inputs))
     agree_on_graph(groups.joint, text, config.timeout)
     bindings = bind(inputs, record, groups)
     with compiling_together(groups.joint, config.timeout):
         store = _STORE if config.release_weights else None
         compiled = compile_with_slices(gm, inputs, bindings, inner, store)
     calls = CallAgreement(groups, record.regions[0].path, rows.counts, text, config.step_timeout)
-    return commit(compiled, inputs, bindings, calls, _STORE, release=config.release_weights)
+    return commit(compiled, inputs, bindings, calls, traffic, _STORE, release=config.release_weights)
 
 
 def _require_unreleased(inputs: Mapping[Node, Any], cuts: Collection[Node]) -> None:

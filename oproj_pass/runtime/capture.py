@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from oproj_pass.agreement.sharded_calls import sharded_calls
 from oproj_pass.capture import CapturePlan
 from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.compiled import SealedCall, compile_call
@@ -17,7 +18,10 @@ from oproj_pass.runtime.outputs import Outputs
 
 
 class SizeCapture:
-    """Captures the planned sizes of one callable over its persistent inputs, largest first."""
+    """Captures the planned sizes of one callable over its persistent inputs, largest first.
+
+    ``sent_nbytes``: what this rank sends to others in a replay, by size; None where that is not known.
+    """
 
     def __init__(
         self,
@@ -31,6 +35,7 @@ class SizeCapture:
         self._device_graphs = graphs
         self._graphs: NpugraphExGraphs | None = None
         self.observed = Observation()
+        self.sent_nbytes: dict[int, int | None] = {}
 
     def compile(self, size: int) -> Call:
         """The call of ``size`` rows, once it has compiled; raises ``ConfigError`` for unfit outputs."""
@@ -39,11 +44,13 @@ class SizeCapture:
         self._outputs.require_fitting(output, size)
         return call
 
-    def capture(self, call: Call, *, sealed: bool) -> Graph:
+    def capture(self, size: int, call: Call, *, sealed: bool) -> Graph:
         """The graph of a compiled call; ``sealed``: its replays may neither compile nor capture again."""
         if sealed:
             call = SealedCall(call)
-            call()
+            with sharded_calls() as calls:
+                call()
+            self.sent_nbytes[size] = calls.sent_nbytes
         if self._graphs is None:
             self._graphs = NpugraphExGraphs(self._device_graphs, len(self._plan.sizes), replay_only=sealed)
         return self._graphs.capture(call)

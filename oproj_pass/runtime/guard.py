@@ -38,6 +38,11 @@ def require_replay(
     raise EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}{unasked}")
 
 
+def reason_of_refusal(step: AgreedStep) -> str:
+    """Why ``require_replay`` refuses a step, in a word: as it is counted."""
+    return "cannot_replay" if step.agreement.mode is GraphMode.NONE else "oversize"
+
+
 def _causes(step: AgreedStep, plan: CapturePlan) -> str:
     brought = list(zip(step.ranks, step.rows, strict=True))
     if step.agreement.mode is GraphMode.NONE:

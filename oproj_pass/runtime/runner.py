@@ -12,13 +12,14 @@ from typing import Any, Literal
 import torch
 from torch.distributed import ProcessGroup
 
-from oproj_pass.agreement.sharded_calls import groups_that_run
+from oproj_pass.agreement.sharded_calls import sharded_calls
 from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import CapturePlan, GraphMode
 from oproj_pass.errors import ConfigError, EagerStepError
 from oproj_pass.flight.signals import write_on_signals
 from oproj_pass.groups import ShardGroup
+from oproj_pass.metrics.counts import StepCounts
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.arming import joined_group, warn_unguarded
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
@@ -67,7 +68,8 @@ class DecodeRunner:
             Equal on all ranks. Where that cannot be done, ``capture`` warns and such steps are refused.
         name: tells runners of one group apart (``"model"``, ``"draft"``).
 
-    With one rank (no group) nothing is refused: a step without a graph runs eager.
+    With one rank (no group) nothing is refused: a step without a graph runs eager. ``counts`` says what the
+    steps came to, see ``StepCounts``.
     """
 
     def __init__(
@@ -86,11 +88,9 @@ class DecodeRunner:
         name: str = "model",
     ) -> None:
         if wide_steps not in (None, "gather"):
-            raise ConfigError(
-                f"wide_steps = {wide_steps!r}, required: 'gather', or None to refuse such steps"
-            )
+            raise ConfigError(f"wide_steps = {wide_steps!r}, required: 'gather', or None to refuse them")
         self.fn, self.plan, self.name = fn, plan, name
-        self.phase = Phase.WARMUP
+        self.phase, self.counts = Phase.WARMUP, StepCounts()
         write_on_signals()
         self._rows, self._pad, self._outputs = dict(rows), dict(pad or {}), Outputs(output_rows)
         self._device_graphs = graphs
@@ -130,9 +130,9 @@ class DecodeRunner:
         if self._peers is not None:
             self._peers.require_equal(StepKind.WARMUP, count_rows(inputs, self._rows))
         with self._failing_together("warm-up", runs=True), torch.inference_mode():
-            with groups_that_run() as groups, self._in_step():
+            with sharded_calls() as calls, self._in_step():
                 result = self.fn(**inputs)
-            self._join_sharded(groups)
+            self._join_sharded(calls.groups)
             return result
 
     def capture(self, example: Mapping[str, Any]) -> None:
@@ -157,11 +157,11 @@ class DecodeRunner:
             if self._peers is not None:
                 self._peers.require_equal(StepKind.CAPTURE, size)
             with self._failing_together(f"capture of size {size}", runs=True), torch.inference_mode():
-                with groups_that_run() as groups, self._in_step():
+                with sharded_calls() as calls, self._in_step():
                     call = capture.compile(size)
-                self._join_sharded(groups)
+                self._join_sharded(calls.groups)
                 with self._in_step():
-                    self._graphs[size] = watched(capture.capture(call, sealed=self.armed))
+                    self._graphs[size] = watched(capture.capture(size, call, sealed=self.armed))
         if self._group is None:
             warn_unguarded(self.name)
         dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
@@ -176,8 +176,9 @@ class DecodeRunner:
             unfit_to_gather=weights.moved if self._wide and self._wide.cannot is None else None,
         )  # fmt: skip
         self._serving = Serving(
-            self.fn, self.plan, self._inputs, self._outputs, self._graphs, self._peers, self._wide
-        )
+            self.fn, self.plan, self._inputs, self._outputs, self._graphs, self._peers, self._wide,
+            self.counts, capture.sent_nbytes,
+        )  # fmt: skip
         self.phase = Phase.SERVING
         logger.info("%s: captured %d sizes up to %d", self.name, len(self._graphs), self.plan.max_size)
 
@@ -219,7 +220,7 @@ class DecodeRunner:
         Raises like ``step``: an idle rank that ran a refused step eager would be the one that hangs.
         """
         self._require_phase(Phase.SERVING, "idle_step")
-        self._serving.step(lambda: self._checks.check_idle(current))
+        self._serving.step(lambda: self._checks.check_idle(current), idle=True)
 
     def _in_step(self) -> AbstractContextManager[None]:
         """Surrounds what runs after the group has agreed; without a group nobody has agreed on anything."""

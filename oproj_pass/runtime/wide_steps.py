@@ -60,6 +60,11 @@ class WideSteps:
         """Bytes of both buffers."""
         return 2 * self._weights.buffer_nbytes if self._weights else 0
 
+    @property
+    def sent_nbytes(self) -> int:
+        """Bytes of its parts of all weights that a rank sends to the others in a step."""
+        return self._weights.sent_nbytes if self._weights else 0
+
     @profiled("oproj_pass::wide_step")
     def run(self, inputs: Mapping[str, Any]) -> Any:
         """The result for all rows of ``inputs``, once the group has agreed on a wide step."""

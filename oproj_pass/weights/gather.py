@@ -38,6 +38,7 @@ class GatheredWeights:
         self._entries, self._timeout = [Entry.of(shards) for shards in order], timeout
         self._groups = list(dict.fromkeys(shard.placement.holders for entry in order for shard in entry))
         self.buffer_nbytes = max((entry.nbytes for entry in self._entries), default=0)
+        self.sent_nbytes = sum(entry.sent_nbytes for entry in self._entries)
         device = _only_device(order)
         self._arriving, self._whole = (self._buffer(device) for _ in range(2))
         self._works: list[Work] = []

@@ -83,6 +83,11 @@ class Entry:
         return self.parts[-1].start + self.parts[-1].nbytes
 
     @property
+    def sent_nbytes(self) -> int:
+        """Bytes of its parts that a rank sends: all of them to each of the others."""
+        return sum(part.nbytes - part.shard.tensor.nbytes for part in self.parts)
+
+    @property
     def names(self) -> str:
         """Its layers, for messages."""
         return ", ".join(dict.fromkeys(part.shard.path for part in self.parts))

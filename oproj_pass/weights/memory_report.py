@@ -20,6 +20,7 @@ class ShardedWeight:
 
     ``full_nbytes``: the full weight. ``shard_nbytes``: this rank's slice. ``left_nbytes``: what the full
     weight's own storage still holds. ``role``: what it is here for, joined by "+" if that is more than one.
+    ``ranks``: how many hold a part of it.
     """
 
     path: str
@@ -27,6 +28,7 @@ class ShardedWeight:
     shard_nbytes: int
     left_nbytes: int
     role: str = "oproj"
+    ranks: int = 1
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,4 +120,5 @@ def unwrap(model: nn.Module) -> nn.Module:
 def _measure(name: str, shard: Shard) -> ShardedWeight:
     signature = shard.signature
     full = signature.shape.numel() * signature.dtype.itemsize
-    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes(), shard.role)
+    ranks = shard.placement.holders.size
+    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes(), shard.role, ranks)
