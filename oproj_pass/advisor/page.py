@@ -1,20 +1,12 @@
-"""Advice as one page: the table, plots and sources."""
+"""Advice as one page: the tables, plots and sources."""
 
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from oproj_pass.advisor.advice import Advice, Option
 from oproj_pass.advisor.plots import Bar, Line, bar_plot, line_plot
-from oproj_pass.advisor.text import (
-    HEADERS,
-    ROLE_HEADERS,
-    TEXT_COLUMNS,
-    cells,
-    headline,
-    notes,
-    role_cells,
-    verdict,
-)
+from oproj_pass.advisor.tables import tables
+from oproj_pass.advisor.text import headline, notes, verdict
 from oproj_pass.advisor.workload import EXCHANGES
 from oproj_pass.explanation.render import format_nbytes
 from oproj_pass.passes.diff.document import document
@@ -37,10 +29,10 @@ def _body(advice: Advice) -> list[Markup]:
         element("h1", None, model),
         element("p", {"class": "lead"}, rest),
         element("p", {"class": "verdict"}, verdict(advice)),
-        _section(
-            f"A step of {advice.setting.batch} tokens a rank, against the unsharded step", _options(advice)
+        *(
+            _section(found.title, _table(found.headers, found.rows, found.text_columns, found.chosen))
+            for found in tables(advice)
         ),
-        *_roles(advice),
         element("div", {"class": "plots"}, *_plots(advice)),
         _traffic_section(advice),
         _section(
@@ -53,18 +45,6 @@ def _body(advice: Advice) -> list[Markup]:
 
 def _section(title: str, *children: Markup) -> Markup:
     return element("section", None, element("h2", None, title), element("div", {"class": "wide"}, *children))
-
-
-def _options(advice: Advice) -> Markup:
-    rows = [cells(advice, option) for option in advice.options]
-    chosen = [option is advice.recommendation.option for option in advice.options]
-    return _table(HEADERS, rows, TEXT_COLUMNS, chosen)
-
-
-def _roles(advice: Advice) -> list[Markup]:
-    if not advice.roles:
-        return []
-    return [_section("The rest of the family", _table(ROLE_HEADERS, role_cells(advice), (1, 7)))]
 
 
 def _plots(advice: Advice) -> list[Markup]:
@@ -161,7 +141,7 @@ def _table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
     text_columns: Sequence[int],
-    chosen: Sequence[bool] | None = None,
+    chosen: int | None = None,
 ) -> Markup:
     def row(tag: str, values: Sequence[str], kind: str = "") -> Markup:
         found = [
@@ -170,9 +150,7 @@ def _table(
         ]
         return element("tr", {"class": kind} if kind else None, *found)
 
-    listed = list(rows)
-    marks = chosen or [False] * len(listed)
-    body = [row("td", values, "chosen" if mark else "") for values, mark in zip(listed, marks, strict=True)]
+    body = [row("td", values, "chosen" if number == chosen else "") for number, values in enumerate(rows)]
     return element("table", None, element("thead", None, row("th", heads)), element("tbody", None, *body))
 
 

@@ -55,7 +55,7 @@ def run(
             profile = calibrate(path.stem, place, weights, advance=lambda: progress.advance(task))
         if leads:
             text = profile.model_dump_json(indent=None if json else 2, exclude_none=True)
-            write_page(path, text + "\n")
+            write_page(path, text + "\n", f"oproj advise ... --machine {path}")
             if json:
                 typer.echo(text)
     finally:

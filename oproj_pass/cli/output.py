@@ -36,12 +36,13 @@ def show(value: Any, text: RenderableType, *, as_json: bool) -> None:
         console.print(text, soft_wrap=True)
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a page to the file that an option named."""
+def write_page(path: Path, text: str, use: str = "open it in a browser") -> None:
+    """Write a page to the file that an option named, and say so on stderr, with what it is for."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    typer.echo(f"wrote {path}: {use}", err=True)
 
 
 def progress(message: str) -> Any:

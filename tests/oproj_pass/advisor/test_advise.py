@@ -11,8 +11,10 @@ from oproj_pass.advisor.kv_cache import read_kv_cache
 from oproj_pass.advisor.page import to_html
 from oproj_pass.advisor.profile import load_profile
 from oproj_pass.advisor.sites import SCHEMES
+from oproj_pass.advisor.tables import tables
 from oproj_pass.advisor.text import to_rich
 from oproj_pass.errors import ConfigError
+from oproj_pass.explanation.render import format_nbytes
 
 MLA = {"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_attention_heads": 128}
 
@@ -101,6 +103,40 @@ def test_every_form_has_the_same_options_and_says_what_they_stand_on(advice, mac
     )
     assert "predicted" in out.getvalue()
     assert all(source["source"] in page.replace("&#x27;", "'") for source in document["sources"][:3])
+
+
+def printed(found, **console):
+    out = StringIO()
+    Console(file=out, **console).print(to_rich(found), soft_wrap=True)
+    return out.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(("machine", "batch"), [("a2", 24), ("h200", 512), ("cpu", 64)])
+def test_a_terminal_of_80_columns_breaks_no_row_and_no_word(advice, machine, batch):
+    found = advice(machine, batch=batch, max_slowdown_ms=1e6)
+    narrow = printed(found, width=80, force_terminal=True, color_system=None)
+    whole = printed(found, width=120)
+    assert max(map(len, narrow)) <= 80
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(whole).split())
+    assert any(len(line) > 120 for line in whole), "a file keeps each sentence on its line"
+
+
+def test_memory_is_that_of_the_strategy_that_frees_least(advice):
+    found = advice()
+    memory = next(table for table in tables(found) if "Memory" in table.title)
+    nets = [option.memory.net_nbytes for option in found.options if option.size == 8]
+    assert len(set(nets)) > 1
+    assert memory.rows[-1][2] == format_nbytes(min(nets))
+
+
+def test_names_the_published_gains_whose_sign_it_misses(advice):
+    found = advice("a2")
+    missed = {deviation.point.what for deviation in found.deviations if not deviation.has_right_sign}
+    text = " ".join(printed(found, width=120))
+    assert missed
+    for deviation in found.deviations:
+        what = deviation.point.what
+        assert (f"Do not trust the sign for {what}: " in text) == (what in missed)
 
 
 def test_the_page_loads_nothing_and_is_small(advice):

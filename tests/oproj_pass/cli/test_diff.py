@@ -56,7 +56,9 @@ def test_prints_the_counts_as_json(oproj, states, saved):
 def test_writes_one_page(oproj, states, saved, tmp_path):
     page = tmp_path / "page.html"
     result = oproj("diff", *saved, "--html", page)
+    assert result.exit_code == 0
     assert not result.stdout
+    assert result.stderr == f"wrote {page}: open it in a browser\n"
     assert page.read_text(encoding="utf-8") == diff_graphs(*states).to_html()
 
 
