@@ -10,10 +10,10 @@ from torch.fx import Node
 from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import STRATEGIES, Axis, Grouped, Projection, Site, Strategy, strategy_names
+from oproj_pass.passes import STRATEGIES, Axis, Projection, Site, Strategy, strategy_names
 from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
-from oproj_pass.passes.sites.roles import ROLES
+from oproj_pass.passes.sites.roles import ROLES, as_named
 from oproj_pass.passes.strategies.grid import Grid
 from oproj_pass.passes.strategies.traffic import TokenSizes, splits
 
@@ -62,9 +62,8 @@ def named_strategy(site: Site, config: OProjConfig) -> str:
 
 def as_configured(site: Site, config: OProjConfig) -> Site:
     """A site in two steps as its last GEMM alone, where the options name a strategy of single GEMMs."""
-    if isinstance(site, Grouped) and _configured(site, config) not in (None, AUTO, *strategy_names(site)):
-        return site.last
-    return site
+    name = _configured(site, config)
+    return site if name == AUTO else as_named(site, name)
 
 
 def _configured(site: Site, config: OProjConfig) -> str | None:

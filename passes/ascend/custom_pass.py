@@ -16,12 +16,14 @@ from torch.distributed import ProcessGroup
 from torch.fx import GraphModule
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes.ascend.shard import Settings, shard
+from oproj_pass.passes.ascend.settings import Settings
+from oproj_pass.passes.ascend.shard import shard
 from oproj_pass.passes.strategies.exchange import Reduce
 
 _Name = TypeVar("_Name", bound=str)
 CustomPass = Callable[[GraphModule, Sequence[Any], Any], None]
 
+_STRATEGIES = ("row", "column", "group")
 _SOURCE = "def shard_oproj(gm, example_inputs, config):\n    shard(gm, example_inputs, {settings!r})\n"
 
 
@@ -33,15 +35,16 @@ def npu_pass(
     attention_ops: Sequence[str] = (),
     expected_sites: int | None = None,
     reduce_dtype: torch.dtype | None = None,
-    strategy: str = "row",
+    strategy: str | None = None,
     reduce: Reduce = "scatter",
 ) -> CustomPass:
     """A pass ``(gm, example_inputs, config) -> None`` that shards each graph it is given, in place.
 
     ``group``: the ranks that share each projection, by default the whole world (``dist.new_subgroups(n)``
     makes consecutive groups of n). It must exist before this call, and, where a compile cache is used, be
-    made in the same order in every run: graphs name it. The other options are ``OProjConfig``'s. A weight is
-    cut inside the graph, unless it already is this rank's slice (``WeightShard``).
+    made in the same order in every run: graphs name it. The other options are ``OProjConfig``'s; a
+    ``strategy`` has no grid here, whose groups the backend makes. A weight is cut inside the graph, unless
+    it already is this rank's slice (``WeightShard``).
 
     Raises ``ConfigError`` for a setting that cannot work; the pass raises it, or ``SiteMismatchError``, for a
     graph that does not fit.
@@ -57,7 +60,7 @@ def npu_pass(
         attention_ops=_qualified(_strings("attention_ops", attention_ops)),
         expected_sites=expected_sites,
         reduce_dtype=_summable(reduce_dtype),
-        strategy=_one_of("strategy", strategy, ("row", "column")),
+        strategy=None if strategy is None else _one_of("strategy", strategy, _STRATEGIES),
         reduce=_one_of("reduce", reduce, get_args(Reduce)),
     )
     return function_of(settings)

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._guards import TracingContext
 from torch.fx import Graph, GraphModule, Node
 
 from oproj_pass.passes.gemm.axes import Axis
@@ -17,15 +18,31 @@ aten = torch.ops.aten
 _STORED = "_torchair_is_parameter"  # the mark both compilers set on parameters and buffers before a pass runs
 
 
-def stored_weights(gm: GraphModule, example_inputs: Sequence[Any]) -> frozenset[Node]:
-    """The inputs that no step changes; every input where the compiler has marked none.
+def marked_weights(gm: GraphModule, example_inputs: Sequence[Any]) -> frozenset[Node]:
+    """The inputs that are known as parameters or buffers, and that no step changes.
 
-    A cache kept in a buffer is marked as well, but written at the graph's end.
+    A cache kept in a buffer is known as well, but written at the graph's end. torchair marks none outside of
+    its mode "reduce-overhead"; AOTAutograd, which calls both compilers, has them on record.
     """
-    written = {node.args[0] for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)}
     inputs = dict(zip(placeholders(gm), example_inputs, strict=True))
-    marked = {node for node, value in inputs.items() if hasattr(value, _STORED)}
-    return frozenset((marked or set(inputs)) - written)
+    known = [node for number, node in enumerate(inputs) if number in _on_record()]
+    marked = [node for node, value in inputs.items() if hasattr(value, _STORED)]
+    return frozenset(marked or known) - _written(gm)
+
+
+def stored_weights(gm: GraphModule, marked: frozenset[Node]) -> frozenset[Node]:
+    """The inputs that may be weights: those that are marked, every one that no step changes if none is."""
+    return marked or frozenset(placeholders(gm)) - _written(gm)
+
+
+def _on_record() -> Collection[int]:
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return () if metadata is None else metadata.static_input_indices
+
+
+def _written(gm: GraphModule) -> set[Any]:
+    return {node.args[0] for node in gm.graph.find_nodes(op="call_function", target=aten.copy_.default)}
 
 
 def cut_in_graph(

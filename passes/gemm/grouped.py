@@ -4,7 +4,7 @@ DeepSeek-V4 projects the heads of an attention so, group by group, before one GE
 needs another one's: here is where the axes of such a product lie, and how a rank computes its part of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -16,7 +16,6 @@ from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis
 from oproj_pass.passes.gemm.following import follow
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph import ops
-from oproj_pass.passes.graph.effects import Dependence
 from oproj_pass.passes.graph.provenance import rank_of, value_of
 
 aten = torch.ops.aten
@@ -102,13 +101,13 @@ def _in_features(tensor: TensorAxis, features: int) -> TensorAxis:
     return replace(tensor, unit=features // size)
 
 
-def match_grouped(node: Node, dependence: Dependence) -> GroupedProduct | None:
+def match_grouped(node: Node, is_constant: Callable[[Node], bool]) -> GroupedProduct | None:
     """The grouped product at ``node``: of an activation with a constant of several matrices; else None."""
     spelled = _spelled(node)
     if spelled is None:
         return None
     operands, terms, output = spelled
-    constants = [not dependence.is_activation(operand) for operand in operands]
+    constants = [is_constant(operand) for operand in operands]
     if sum(constants) != 1 or not _is_floating(node) or not all(map(_is_floating, operands)):
         return None
     place = constants.index(True)

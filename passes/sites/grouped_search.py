@@ -10,23 +10,19 @@ Where it cannot, the GEMM stays a site by itself, and the groups' matrices are a
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from fractions import Fraction
 
-from torch import SymInt
 from torch.fx import Node
 
 from oproj_pass.passes.contract import NearMiss
-from oproj_pass.passes.gemm.following_rules import inputs_of
-from oproj_pass.passes.gemm.following_step import CannotFollow, Step
+from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.grouped import GroupedProduct, match_grouped
-from oproj_pass.passes.gemm.literals import UNFLATTEN, VIEW
-from oproj_pass.passes.graph import ops
-from oproj_pass.passes.graph.effects import is_mere_check, mutated_inputs, storage_owner
+from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
 from oproj_pass.passes.graph.provenance import module_path, parent_path, stored_inputs, value_of
 from oproj_pass.passes.sites.attention_output import find_attention_outputs
 from oproj_pass.passes.sites.globs import Globs
 from oproj_pass.passes.sites.grouped import Grouped
+from oproj_pass.passes.sites.grouped_layout import joined_rows
 from oproj_pass.passes.sites.inner import read_inner
 from oproj_pass.passes.sites.inner_state import NotElementwise
 from oproj_pass.passes.sites.projection import Projection
@@ -34,10 +30,6 @@ from oproj_pass.passes.sites.readers import stray_reader
 from oproj_pass.passes.sites.refusals import tensor_refusal
 from oproj_pass.passes.sites.scan import Scan
 from oproj_pass.passes.sites.unforeseen import unforeseen
-
-_RELAID = VIEW | UNFLATTEN | ops.targets("flatten", "squeeze", "unsqueeze")
-_SAME = ops.CAST | ops.COPY
-_GROUP, _FEATURE = "group", "feature"
 
 
 def find_output_projections(scan: Scan, globs: Globs) -> tuple[list[Projection | Grouped], list[NearMiss]]:
@@ -60,7 +52,7 @@ def find_output_projections(scan: Scan, globs: Globs) -> tuple[list[Projection |
 def _products(scan: Scan) -> Iterator[tuple[GroupedProduct, dict[Node, None]]]:
     """The products of groups that an attention reaches, each with what is made of it up to the next GEMM."""
     for node in scan.gm.graph.nodes:
-        product = match_grouped(node, scan.dependence)
+        product = match_grouped(node, scan.is_constant)
         if product is not None and scan.trace.results.at(product.input):
             yield product, _made_of(product, scan)
 
@@ -87,7 +79,7 @@ def _judge(
     try:
         reason = _refusal(product, down.gemm, products, scan)
         if reason is None:
-            joined = _joined(product, reached)
+            joined = joined_rows(product, reached)
             inner = read_inner([joined], down.gemm, [node for node in reached if node is not joined], scan)
             return Grouped(
                 down.path, down.names, product, joined, down.gemm, inner.nodes, inner.literals, inner.rows
@@ -127,58 +119,6 @@ def _overwritten(product: GroupedProduct, down: Gemm) -> str | None:
             return f"has an input that `{node.name}` writes in place before the groups are joined"
         node = node.next
     return None
-
-
-def _joined(product: GroupedProduct, reached: Collection[Node]) -> Node:
-    """The node on the way that holds the product as rows [.., G x r], or ``NotElementwise``."""
-    node, labels = product.node, _labels(product)
-    while True:
-        (node,) = _readers(node, reached)
-        found = _relaid(node, labels, product)
-        if found is None:
-            return node
-        labels = found
-
-
-def _readers(node: Node, reached: Collection[Node]) -> list[Node]:
-    readers = [user for user in node.users if not is_mere_check(user)]
-    strangers = [user for user in readers if user not in reached]
-    if strangers or len(readers) != 1:
-        reader = [*strangers, *readers[1:]]
-        also = f"`{reader[0].name}`" if reader else "nothing"
-        raise NotElementwise(f"has an intermediate result that is also read by {also} (`{node.name}`)")
-    return readers
-
-
-def _labels(product: GroupedProduct) -> list[str]:
-    """What each dimension of the product stands for: rows by their number in the input."""
-    names = {product.group: _GROUP, product.produced: _FEATURE}
-    names |= {letter: str(number) for number, letter in enumerate(product.rows)}
-    return [names[letter] for letter in product.output_letters]
-
-
-def _relaid(node: Node, labels: list[str], product: GroupedProduct) -> list[str] | None:
-    """What the dimensions stand for behind a layout node; None where groups and features are one."""
-    operation, shape = ops.operation(node), value_of(node).shape
-    if operation in ops.TRANSPOSE or node.target is getattr:
-        sources = (inputs_of(Step(node, dim, Fraction(1))).steps[0] for dim in range(len(shape)))
-        return [labels[step.dim] for step in sources]
-    if operation in _SAME:
-        return labels
-    rows = labels[:-2]
-    if operation not in _RELAID or labels[-2:] != [_GROUP, _FEATURE] or rows != sorted(rows, key=int):
-        raise NotElementwise(f"has `{node.name}` between its groups and their rows")
-    if shape[-1] == product.groups * product.group_features:
-        _require_one_unknown(node, shape[:-1])
-        return None
-    if tuple(shape[-2:]) != (product.groups, product.group_features):
-        raise NotElementwise(f"takes its groups apart in `{node.name}`")
-    return [*map(str, range(len(shape) - 2)), _GROUP, _FEATURE]
-
-
-def _require_one_unknown(node: Node, sizes: Sequence[int | SymInt]) -> None:
-    if sum(isinstance(size, SymInt) for size in sizes) > 1:
-        raise NotElementwise(f"has rows of several symbolic sizes in `{node.name}`")
 
 
 def _path_of(product: GroupedProduct, scan: Scan) -> str:

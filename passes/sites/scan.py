@@ -1,6 +1,6 @@
 """What every role's search reads of one graph, made once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.effects import Dependence
-from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.graph.provenance import stored_inputs, value_of
 from oproj_pass.passes.graph.stored import parameter_paths
 from oproj_pass.passes.sites.attention import AttentionTrace
 from oproj_pass.passes.sites.embedding_ids import are_of_the_batch
@@ -18,19 +18,27 @@ from oproj_pass.passes.sites.embedding_ids import are_of_the_batch
 
 @dataclass(frozen=True)
 class Scan:
-    """A graph, the paths of its stored weights (None: any input may be one), and what attention reaches."""
+    """A graph, the paths of its stored weights (None: any input may be one), and what attention reaches.
+
+    ``marked``: inputs that are stored weights although the graph names none.
+    """
 
     gm: GraphModule
     paths: Mapping[Node, str] | None
     trace: AttentionTrace
+    marked: frozenset[Node] = frozenset()
 
     @classmethod
     def of(
-        cls, gm: GraphModule, parameters: Mapping[str, str] | None, attention_ops: frozenset[Any]
+        cls,
+        gm: GraphModule,
+        parameters: Mapping[str, str] | None,
+        attention_ops: frozenset[Any],
+        marked: Collection[Node] = (),
     ) -> "Scan":
-        """Scan a graph; the arguments are ``find_projections``'s."""
+        """Scan a graph; the arguments are ``find_roles``'s."""
         paths = parameter_paths(gm, parameters)
-        return cls(gm, paths, AttentionTrace(gm, paths, attention_ops))
+        return cls(gm, paths, AttentionTrace(gm, paths, attention_ops), frozenset(marked))
 
     @property
     def gemms(self) -> Mapping[Node, Gemm]:
@@ -67,3 +75,10 @@ class Scan:
     def is_stored(self, node: Node) -> bool:
         """Whether a node is a graph input that holds a weight."""
         return node.op == "placeholder" and (self.paths is None or node in self.paths)
+
+    def is_constant(self, node: Node) -> bool:
+        """Whether a node depends on no token; one that is made of marked inputs alone does not either."""
+        if not self.dependence.is_activation(node):
+            return True
+        made_of = stored_inputs(node) if self.marked else []
+        return bool(made_of) and self.marked.issuperset(made_of)

@@ -46,9 +46,13 @@ class GroupedAttention(nn.Module):
 
     def forward(self, x):
         heads = x.unflatten(-1, (HEADS, HEAD_DIM)).transpose(1, 2)
-        heads = F.scaled_dot_product_attention(heads, heads, heads).transpose(1, 2)
+        heads = self.attend(heads).transpose(1, 2)
         y = self.project(heads.flatten(2).unflatten(-1, (GROUPS, -1)), self.weight())
         return self.wo_b(y if self.between is None else self.between(y))
+
+    def attend(self, heads):
+        """Attention among [B, heads, S, d], which are queries, keys and values."""
+        return F.scaled_dot_product_attention(heads, heads, heads)
 
     def weight(self):
         """The groups' matrices, one under the other."""

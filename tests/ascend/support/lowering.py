@@ -64,17 +64,24 @@ def lower(compiled, inputs):
     return operators
 
 
-def lower_by_backend(kind, **options):
-    """The operators of a decoder's step through ``oproj_npu`` with torchair inside, on rank 2 of 4."""
+def fake_world():
+    """This process as rank 2 of 4."""
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("cpu:fake,npu:fake", store=FakeStore(), rank=2, world_size=4)
-    options["inner_backend"] = "npu"
-    compiled = torch.compile(
-        decoder(kind), backend="oproj_npu", fullgraph=True, dynamic=False, options=options
-    )
-    return lower(compiled, decode_step(kind))
+
+
+def lower_by_backend(kind, **options):
+    """The operators of a decoder's step through ``oproj_npu`` with torchair inside, on rank 2 of 4."""
+    fake_world()
+    return lower(by_backend(decoder(kind), "npu", **options), decode_step(kind))
+
+
+def by_backend(model, inner_backend, **options):
+    """``model``, to be compiled through ``oproj_npu`` with an Ascend compiler inside."""
+    options["inner_backend"] = inner_backend
+    return torch.compile(model, backend="oproj_npu", fullgraph=True, dynamic=False, options=options)
 
 
 def of_type(operators, *types):

@@ -18,7 +18,7 @@ from torch.nn.utils import parametrize
 from oproj_pass.errors import ConfigError, SiteMismatchError
 from oproj_pass.passes.ascend import WeightShard, npu_pass
 from oproj_pass.passes.ascend.custom_pass import function_of
-from oproj_pass.passes.ascend.shard import Settings
+from oproj_pass.passes.ascend.settings import Settings
 from tests.support.fake import fake_world
 from tests.support.models import decoder, rows
 
