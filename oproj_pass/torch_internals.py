@@ -32,6 +32,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._C._VariableFunctions",
         "torch._C._distributed_c10d._resolve_process_group",
         "torch._C._nn",
+        "torch._guards.TracingContext",
         "torch._ops.HigherOrderOperator",
         "torch._ops.OpOverload",
         "torch._ops.OpOverloadPacket",

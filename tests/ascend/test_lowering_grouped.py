@@ -1,4 +1,4 @@
-"""torchair lowers DeepSeek-V4's projection in two steps as one site, by the backend and by the custom pass."""
+"""torchair lowers a projection in two steps as one site, by the backend and by the custom pass."""
 
 import pytest
 
@@ -20,8 +20,8 @@ FEATURES = GROUPS * RANK
 def lower_all():
     """The operators by how the sharding came in, and of what spelling."""
     import torch
-    import torchair  # noqa: F401
     import torch.distributed as dist
+    import torchair  # noqa: F401
 
     from oproj_pass.passes import npu_pass
     from tests.ascend.support.grouped import Grouped

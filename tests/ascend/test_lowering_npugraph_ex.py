@@ -1,4 +1,4 @@
-"""npugraph_ex receives every strategy's collectives in order, around products of a rank's parts, and captures.
+"""npugraph_ex receives every strategy's collectives in order, around the products of a rank's parts.
 
 On rank 2 of 4. Row sharding is the other Ascend tests'.
 """

@@ -1,4 +1,4 @@
-"""Reads the graph that npugraph_ex is about to generate code for: which operators, in order, on which stream."""
+"""Reads the graph that npugraph_ex is about to generate code for: which operators, in which order."""
 
 from dataclasses import dataclass
 
