@@ -7,52 +7,29 @@ needs piecewise graphs. Both hold without the o_proj knob.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from oproj_pass.deployment.connectors import Connector
 from oproj_pass.deployment.facts import Facts
 from oproj_pass.deployment.findings import Finding, error, warning
 from oproj_pass.deployment.knobs import assigned
+from oproj_pass.deployment.mending import OFFLOAD_CONNECTORS, chain_to_set, graph_mode_to_set, graphs_to_set
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.deployment.switches import is_on
 
 __all__ = ["connector_sizes", "layerwise_connector", "preempt_offload"]
 
-OFFLOAD_CONNECTOR = "PreemptOffloadConnector"
-FORMER_OFFLOAD_CONNECTOR = "RecomputeCPUOffloadConnector"
-
 
 def preempt_offload(facts: Facts) -> Iterator[Finding]:
     """Rule 10: a preempted request must find its KV cache again without the prefill node."""
     names = [connector.name for connector in facts.connectors]
-    if facts.splits and not {OFFLOAD_CONNECTOR, FORMER_OFFLOAD_CONNECTOR} & set(names):
+    if facts.splits and not set(OFFLOAD_CONNECTORS) & set(names):
+        present, former = OFFLOAD_CONNECTORS
         remedy = (
-            f"Combine the transfer connector and {OFFLOAD_CONNECTOR} under a MultiConnector (releases up to "
-            f"August 2026 call it {FORMER_OFFLOAD_CONNECTOR})."
+            f"Combine the transfer connector and {present} under a MultiConnector (releases up to "
+            f"August 2026 call it {former})."
         )
-        required = f"a chain that holds {OFFLOAD_CONNECTOR} with {assigned(facts.splits)}"
-        yield error(Rule.PREEMPT_OFFLOAD, names, required, remedy, change=_with_offload(facts))
-
-
-def _with_offload(facts: Facts) -> dict[str, Any] | None:
-    """The chain that is there, its connectors and the offload's under one MultiConnector."""
-    config = facts.deployment.kv_transfer_config
-    if not config or not config.get("kv_connector"):
-        return None
-    extra = config.get("kv_connector_extra_config") or {}
-    inner = extra.get("connectors") if config.get("kv_connector") == "MultiConnector" else [config]
-    role = config.get("kv_role") or "kv_consumer"
-    connectors = [
-        *(item for item in inner or () if item),
-        {"kv_connector": OFFLOAD_CONNECTOR, "kv_role": role},
-    ]
-    return {
-        "kv_transfer_config": {
-            "kv_connector": "MultiConnector",
-            "kv_role": role,
-            "kv_connector_extra_config": {"connectors": connectors},
-        }
-    }
+        required = f"a chain that holds {present} with {assigned(facts.splits)}"
+        yield error(Rule.PREEMPT_OFFLOAD, names, required, remedy, change=chain_to_set(facts))
 
 
 def connector_sizes(facts: Facts) -> Iterator[Finding]:
@@ -73,7 +50,10 @@ def connector_sizes(facts: Facts) -> Iterator[Finding]:
                     path = f"{connector.path}.kv_connector_extra_config.{side}.{key}"
                     remedy = f"Set {path} ({connector.name}) and {field} to the same number."
                     required = f"{field}, which is {actual}"
-                    yield error(Rule.CONNECTOR_SIZES, stated[key], required, remedy, field=path)
+                    change = chain_to_set(facts)
+                    yield error(
+                        Rule.CONNECTOR_SIZES, stated[key], required, remedy, field=path, change=change
+                    )
 
 
 def _own_sides(connector: Connector) -> tuple[str, ...]:
@@ -93,7 +73,8 @@ def layerwise_connector(facts: Facts) -> Iterator[Finding]:
         if by_setting or "layerwise" in connector.name.lower():
             certain = by_setting or connector.is_producer
             report = error if certain else warning
-            required = f"PIECEWISE with the layerwise connector {connector.name} at {connector.path}"
-            remedy = "Set cudagraph_mode to PIECEWISE, or use a connector that does not work layer by layer."
-            change = {"compilation_config": {"cudagraph_mode": "PIECEWISE"}}
+            required = f"PIECEWISE or NONE with the layerwise connector {connector.name} at {connector.path}"
+            mode = graph_mode_to_set(facts)
+            remedy = f"Set cudagraph_mode to {mode}, or use a connector that does not work layer by layer."
+            change = graphs_to_set(facts)
             yield report(Rule.LAYERWISE_CONNECTOR, facts.graph_mode.name, required, remedy, change=change)

@@ -9,7 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Connector", "walk_connectors"]
+__all__ = ["CONSUMERS", "PRODUCERS", "Connector", "walk_connectors"]
+
+CONSUMERS = ("kv_consumer", "kv_both")
+PRODUCERS = ("kv_producer", "kv_both")
 
 
 @dataclass(frozen=True)
@@ -24,12 +27,12 @@ class Connector:
     @property
     def is_consumer(self) -> bool:
         """Whether it receives KV cache, by vLLM's meaning: `kv_both` does too."""
-        return self.kv_role in ("kv_consumer", "kv_both")
+        return self.kv_role in CONSUMERS
 
     @property
     def is_producer(self) -> bool:
         """Whether it sends KV cache, by vLLM's meaning: `kv_both` does too."""
-        return self.kv_role in ("kv_producer", "kv_both")
+        return self.kv_role in PRODUCERS
 
 
 def walk_connectors(kv_transfer_config: Mapping[str, Any] | None) -> tuple[Connector, ...]:

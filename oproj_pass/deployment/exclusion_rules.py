@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from oproj_pass.deployment.facts import Facts
 from oproj_pass.deployment.findings import Finding, error, warning
 from oproj_pass.deployment.finegrained import set_sizes
-from oproj_pass.deployment.knobs import BUILT, Knob, assigned, listed
+from oproj_pass.deployment.knobs import BUILT, DRAFTS_WITHOUT_HEAD, Knob, assigned, listed
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.deployment.switches import (
     NONBSP,
@@ -23,7 +23,6 @@ from oproj_pass.deployment.switches import (
 )
 
 __all__ = [
-    "DRAFTS_WITHOUT_HEAD",
     "built_sizes",
     "lmhead_callers",
     "nonbsp",
@@ -33,8 +32,6 @@ __all__ = [
 
 NO_PCP_WITH_DP = ("cuda", "rocm")
 _NO_NONBSP = {"additional_config": {SCHEDULER_SECTION: {NONBSP: {"enabled": False}}}}
-DRAFTS_WITHOUT_HEAD = ("ngram", "ngram_gpu", "suffix")
-"""vLLM's methods of speculation whose drafts come from the requests' own tokens."""
 _O_PROJ: Collection[Knob] = (Knob.OPROJ,)
 _VOCABULARY: Collection[Knob] = (Knob.EMBEDDING, Knob.LMHEAD)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from oproj_pass.deployment.graph_mode import CUDAGraphMode
@@ -16,7 +16,7 @@ from oproj_pass.deployment.knobs import Knob
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.errors import ConfigError
 
-__all__ = ["Finding", "Findings", "Severity", "error", "warning"]
+__all__ = ["Finding", "Findings", "Severity", "error", "merged", "warning"]
 
 
 class Severity(enum.Enum):
@@ -84,6 +84,16 @@ warning = partial(_finding, Severity.WARNING)
 """A finding that lets the start go on."""
 
 
+def merged(fields: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """`fields` with a change in them: mappings are merged, anything else is replaced."""
+    found = dict(fields)
+    for name, value in change.items():
+        inner = found.get(name)
+        both = isinstance(value, Mapping) and isinstance(inner, Mapping)
+        found[name] = merged(inner, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
 @dataclass(frozen=True, repr=False)
 class Findings:
     """Every finding of one check, and what follows from them (see `DeploymentReport`)."""
@@ -109,6 +119,11 @@ class Findings:
         return tuple(finding for finding in self.findings if finding.severity is Severity.WARNING)
 
     @property
+    def change(self) -> Mapping[str, Any]:
+        """All remedies as one part of the deployment, which mends every finding once it is merged into it."""
+        return reduce(merged, (finding.change or {} for finding in self.findings), {})
+
+    @property
     def ok(self) -> bool:
         """Whether the deployment may start."""
         return not self.errors
@@ -127,5 +142,6 @@ class Findings:
             "sizes": {str(knob): size for knob, size in self.sizes.items()},
             "cudagraph_mode": self.cudagraph_mode.name,
             "findings": [finding.to_dict() for finding in self.findings],
+            "change": self.change,
             "not_judged": list(self.not_judged),
         }

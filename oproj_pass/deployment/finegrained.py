@@ -52,7 +52,8 @@ def read_sizes(additional_config: Mapping[str, Any]) -> FineGrainedSizes:
     section = additional_config.get(SECTION, {})
     if not isinstance(section, Mapping):
         required = f"a mapping such as {{'{Knob.OPROJ}': 8}}"
-        read.findings.append(_finding(_PATH, section, required, "Write the sizes as key: value pairs."))
+        remedy, nothing = "Write the sizes as key: value pairs.", set_sizes({})
+        read.findings.append(_finding(_PATH, section, required, remedy, nothing))
         return read
     for name, value in section.items():
         knob = _KNOBS.get(name)
@@ -69,7 +70,7 @@ def read_sizes(additional_config: Mapping[str, Any]) -> FineGrainedSizes:
             read.sizes[knob] = parsed
         else:
             read.unusable.append(knob)
-            read.findings.append(_finding(f"{_PATH}.{name}", value, *parsed))
+            read.findings.append(_finding(f"{_PATH}.{name}", value, *parsed, change=set_sizes({knob: 0})))
     return read
 
 
@@ -107,5 +108,7 @@ def _parse(value: Any) -> int | tuple[str, str]:
     return value
 
 
-def _finding(path: str, value: Any, required: str, remedy: str) -> Finding:
-    return error(Rule.USABLE_SIZES, value, required, remedy, field=path)
+def _finding(
+    path: str, value: Any, required: str, remedy: str, change: Mapping[str, Any] | None = None
+) -> Finding:
+    return error(Rule.USABLE_SIZES, value, required, remedy, field=path, change=change)

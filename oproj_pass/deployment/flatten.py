@@ -23,7 +23,7 @@ from oproj_pass.deployment.switches import (
 )
 from oproj_pass.errors import ConfigError
 
-__all__ = ["flatten", "spelled"]
+__all__ = ["flatten", "place_in_vllm", "places", "spelled"]
 
 # section -> its key -> the flat field
 _SECTIONS = {
@@ -38,6 +38,11 @@ _SECTIONS = {
         "num_speculative_tokens": "num_speculative_tokens",
         "method": "speculative_method",
     },
+}
+_ONLY_COMPILATION = {  # flat field -> its key: `vllm serve` has no argument for these
+    "cudagraph_mode": "cudagraph_mode",
+    "compilation_mode": "mode",
+    "compilation_backend": "backend",
 }
 _SHORTHANDS = {"spec_tokens": "num_speculative_tokens", "spec_method": "speculative_method"}
 _KEPT_SECTIONS = {
@@ -76,6 +81,21 @@ def flatten(fields: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     if str(fields.get("optimization_level")) == "0":  # vLLM's level without graphs
         flat.setdefault("cudagraph_mode", "NONE")
     return flat
+
+
+def places(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Where `fields` state each field: its own name, or a section and its key."""
+    stated = {spelled(name): value for name, value in fields.items()}
+    found: dict[str, tuple[str, ...]] = {name: (name,) for name in stated}
+    for name, keys in _SECTIONS.items():
+        if isinstance(given := stated.get(name), (str, Mapping)):
+            found |= {keys[key]: (name, key) for key in _section(name, given) if key in keys}
+    return found
+
+
+def place_in_vllm(name: str) -> tuple[str, ...]:
+    """Where `vllm serve` has a field: an argument of its own, or a section and its key."""
+    return ("compilation_config", _ONLY_COMPILATION[name]) if name in _ONLY_COMPILATION else (name,)
 
 
 def spelled(name: Any) -> str:

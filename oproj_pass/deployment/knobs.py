@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 
-__all__ = ["BUILT", "UNIFORM_STEPS", "Knob", "assigned", "listed"]
+__all__ = ["BUILT", "DRAFTS_WITHOUT_HEAD", "UNIFORM_STEPS", "Knob", "assigned", "listed"]
 
 
 class Knob(str, enum.Enum):
@@ -45,6 +45,9 @@ UNIFORM_STEPS = (Knob.OPROJ, Knob.MLP, Knob.EMBEDDING)
 
 The LM head runs on sampled rows and exchanges a fixed capacity, whatever the step brings.
 """
+
+DRAFTS_WITHOUT_HEAD = ("ngram", "ngram_gpu", "suffix")
+"""vLLM's methods of speculation whose drafts come from the requests' own tokens."""
 
 
 def assigned(sizes: Mapping[Knob, int]) -> str:

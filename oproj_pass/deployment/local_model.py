@@ -18,9 +18,12 @@ __all__ = ["config_file", "with_model_facts"]
 
 
 def with_model_facts(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """`fields` with the facts of the model that they name, seen from `folder`."""
+    """`fields` with the facts of the model that they name, seen from `folder`.
+
+    `hf_config_path` says where the engine reads the config of `model` instead.
+    """
     fields = {spelled(name): value for name, value in fields.items()}
-    config, model = fields.get("hf_config"), fields.get("model")
+    config, model = fields.get("hf_config"), fields.get("hf_config_path") or fields.get("model")
     if isinstance(config, str):
         fields["hf_config"] = read_mapping(config_file(folder / config))
     elif config is None and isinstance(model, str) and (found := _local_config(model, folder)):

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from oproj_pass.deployment import loaders
 from oproj_pass.deployment.files import read_mapping
-from oproj_pass.deployment.flatten import flatten
+from oproj_pass.deployment.flatten import flatten, place_in_vllm, places
 from oproj_pass.deployment.graph_mode import CompilationMode, CUDAGraphMode, effective_graph_mode, parse_mode
 from oproj_pass.deployment.hf_config import model_facts
 from oproj_pass.deployment.local_model import config_file
@@ -71,12 +71,15 @@ class Deployment(BaseModel):
     is_moe: bool | None = None
     device_type: str = "npu"
 
+    _places: Mapping[str, tuple[str, ...]] = PrivateAttr(default_factory=dict)
+
     def __init__(self, **fields: Any) -> None:
         flat = flatten(fields, type(self).model_fields)
         try:
             super().__init__(**flat)
         except ValidationError as error:
             raise ConfigError(_describe(error)) from None
+        self._places = places(fields)
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -92,6 +95,20 @@ class Deployment(BaseModel):
                 f"max_cudagraph_capture_size is {ceiling}, required: the largest of cudagraph_capture_sizes "
                 f"({max(sizes)}), or nothing. Give one of the two."
             )
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same deployment, in whatever spelling."""
+        return isinstance(other, Deployment) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def setting(self, name: str, value: Any) -> dict[str, Any]:
+        """The part of a deployment that sets a field where this one states it, else where vLLM has it."""
+        *sections, key = self._places.get(name) or place_in_vllm(name)
+        found = {key: value}
+        for section in reversed(sections):
+            found = {section: found}
+        return found
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Deployment:
@@ -127,7 +144,9 @@ class Deployment(BaseModel):
 
         Read it *after* the platform's `check_and_update_config`, which rewrites graph and compilation modes.
         """
-        return cls.from_dict(loaders.read_vllm_config(vllm_config))
+        deployment = cls.from_dict(loaders.read_vllm_config(vllm_config))
+        deployment._places = {}  # attributes, which is no place in a file
+        return deployment
 
     @property
     def effective_cudagraph_mode(self) -> CUDAGraphMode:

@@ -28,6 +28,8 @@ def to_rich(report: Findings) -> RenderableType:
         lines.append(Text(f"    remedy:   {finding.remedy}"))
         if finding.change is not None:
             lines.append(Text(f"    set:      {json.dumps(finding.change)}"))
+    if sum(finding.change is not None for finding in report.findings) > 1:
+        lines.append(Text(f"set all: {json.dumps(report.change)}"))
     lines += [Text(f"not judged: {reason}", style="dim") for reason in report.not_judged]
     return Group(*lines)
 

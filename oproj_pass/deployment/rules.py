@@ -6,13 +6,14 @@ on graphs, on the connector chain and on what excludes each other are in the fil
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.deployment.facts import Facts
 from oproj_pass.deployment.findings import Finding, error, warning
 from oproj_pass.deployment.finegrained import set_sizes
 from oproj_pass.deployment.knobs import Knob, assigned, listed
+from oproj_pass.deployment.mending import chain_to_set, ranks_to_set, size_to_set
 from oproj_pass.deployment.rule import Rule
 from oproj_pass.deployment.switches import RECOMPUTE_SCHEDULER, SCHEDULER_SECTION
 
@@ -36,14 +37,13 @@ def usable_sizes(facts: Facts) -> Iterator[Finding]:
     """Rule 1: every fine-grained size is a known key with an integer of 0 or more."""
     yield from facts.sizes.findings
     for knob in facts.sizes.automatic:
-        size = facts.sizes.sizes[knob]
+        size, to_set = facts.sizes.sizes[knob], size_to_set(facts, knob)
         remedy = (
             f"This project's vLLM plugin writes a number before the engine starts: judged as {size}, the "
             "largest that fits; on a machine that the advisor knows it may be a smaller one. Where nothing "
-            f"but vllm-ascend reads it, set {size}."
+            f"but vllm-ascend reads it, set {to_set}."
         )
-        path = f"{Rule.USABLE_SIZES.field}.{knob}"
-        change = set_sizes({knob: size})
+        path, change = f"{Rule.USABLE_SIZES.field}.{knob}", set_sizes({knob: to_set})
         yield warning(Rule.USABLE_SIZES, AUTO, "a number", remedy, field=path, change=change)
 
 
@@ -52,11 +52,8 @@ def tensor_parallel(facts: Facts) -> Iterator[Finding]:
     size, active = facts.deployment.tensor_parallel_size, facts.sizes.active
     if active and size > 1:
         remedy = f"Set tensor_parallel_size to 1 and grow data_parallel_size, or set {listed(active)} to 0."
-        change = {
-            "tensor_parallel_size": 1,
-            "data_parallel_size": size * facts.deployment.data_parallel_size,
-        }
-        yield error(Rule.TENSOR_PARALLEL, size, f"1 with {assigned(active)}", remedy, change=change)
+        required, change = f"1 with {assigned(active)}", ranks_to_set(facts)
+        yield error(Rule.TENSOR_PARALLEL, size, required, remedy, change=change)
 
 
 def full_groups(facts: Facts) -> Iterator[Finding]:
@@ -67,7 +64,7 @@ def full_groups(facts: Facts) -> Iterator[Finding]:
             fitting = facts.fitting_sizes(knob)
             too = f", which keep rule {_SLICES[knob]} too" if knob in _SLICES else ""
             remedy = f"Set {knob} to one of {fitting}{too}, or data_parallel_size to a multiple of {size}."
-            change = set_sizes(dict.fromkeys([knob], _nearest(size, fitting)))
+            change = set_sizes({knob: size_to_set(facts, knob)})
             yield error(Rule.FULL_GROUPS, ranks, f"a multiple of {knob}={size}", remedy, change=change)
 
 
@@ -79,12 +76,7 @@ def kv_consumer(facts: Facts) -> Iterator[Finding]:
         knobs = listed(facts.uniform)
         remedy = f"Run this on the decode node of a prefill/decode deployment, or set {knobs} to 0 here."
         required = f"'kv_consumer', with a kv_connector, for {assigned(facts.uniform)}"
-        change = (
-            {"kv_transfer_config": {"kv_role": "kv_consumer"}}
-            if config.get("kv_connector")
-            else set_sizes(dict.fromkeys(facts.uniform, 0))
-        )
-        yield error(Rule.KV_CONSUMER, role, required, remedy, change=change)
+        yield error(Rule.KV_CONSUMER, role, required, remedy, change=chain_to_set(facts))
 
 
 def recompute_scheduler(facts: Facts) -> Iterator[Finding]:
@@ -131,13 +123,8 @@ def equal_mlp_slices(facts: Facts) -> Iterator[Finding]:
 def _unequal(knob: Knob, width: int, size: int, facts: Facts) -> Finding:
     fitting = facts.fitting_sizes(knob)
     remedy = f"Set {knob} to one of {fitting}, which keep rule {Rule.FULL_GROUPS} too."
-    change = set_sizes({knob: _nearest(size, fitting)})
+    change = set_sizes({knob: size_to_set(facts, knob)})
     return error(_SLICES[knob], width, f"a multiple of {knob}={size}", remedy, change=change)
-
-
-def _nearest(size: int, fitting: Sequence[int]) -> int:
-    """The largest of the fitting sizes up to `size`: a group that needs no more ranks."""
-    return max(n for n in fitting if n <= size)
 
 
 def context_parallel(facts: Facts) -> Iterator[Finding]:

@@ -80,3 +80,14 @@ def test_takes_the_model_by_its_config(oproj, decode_node, llama):
 def test_prints_what_to_set(oproj, decode_node):
     shown = oproj("check", decode_node(tensor_parallel_size=2)).stdout
     assert '    set:      {"tensor_parallel_size": 1, "data_parallel_size": 16}' in shown
+
+
+def test_prints_all_that_is_to_be_set_at_once_where_it_is_more_than_one_thing(oproj, decode_node):
+    assert "set all" not in oproj("check", decode_node(tensor_parallel_size=2)).stdout
+    path = decode_node(tensor_parallel_size=2, pipeline_parallel_size=2)
+    (line,) = [line for line in oproj("check", path).stdout.splitlines() if line.startswith("set all: ")]
+    change = json.loads(line.removeprefix("set all: "))
+    assert json.loads(oproj("check", path, "--json").stdout)["change"] == change
+    fields = json.loads(path.read_text())
+    path.write_text(json.dumps(fields | change))
+    assert oproj("check", path).exit_code == 0

@@ -140,6 +140,17 @@ class TestModelOfTheFile:
         (model_folder / "config.json").write_text("{")
         assert Deployment.from_file(decode_file(model="model", hf_config=DEEPSEEK_V3)).is_moe
 
+    def test_is_described_where_hf_config_path_says(self, decode_file, model_folder, tmp_path, monkeypatch):
+        dense = tmp_path / "dense"
+        dense.mkdir()
+        (dense / "config.json").write_text('{"num_attention_heads": 8, "hidden_size": 64}')
+        stated = decode_file(model="dense", hf_config_path="model")
+        assert Deployment.from_file(stated).oproj_input_size == 16384
+        monkeypatch.chdir(tmp_path)
+        command = ["vllm", "serve", "dense", "--hf-config-path", "model"]
+        assert Deployment.from_command(command).oproj_input_size == 16384
+        assert Deployment.from_command([*command[:-1], "elsewhere"]).oproj_input_size is None
+
     @pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3", "/models/elsewhere", "weights", 7])
     def test_is_asked_for_where_it_is_not_on_this_machine(self, decode_file, tmp_path, model):
         (tmp_path / "weights").mkdir()
