@@ -36,6 +36,8 @@ def compare_coverage(
 ) -> CoverageComparison:
     """Compare the engine of `platform` with `plan_capture` under one deployment's settings.
 
+    Where speculation changes its depth, of the batches of the deepest.
+
     Raises:
         ConfigError: as `plan_capture`.
     """

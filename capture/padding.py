@@ -36,12 +36,13 @@ class PaddingComparison:
 
     Attributes:
         plan: the plan's own sizes.
-        default: what the engine of the plan's platform captures itself, with the same user settings.
+        default: what the engine of the plan's platform captures itself, with the same user settings; None
+            where speculation changes its depth, which no engine's list of sizes serves.
         even: as many sizes as the plan has, sampled evenly from the unbudgeted plan; None without a budget.
     """
 
     plan: Padding
-    default: Padding
+    default: Padding | None
     even: Padding | None
 
 

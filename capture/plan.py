@@ -107,6 +107,9 @@ class CapturePlan:
             + (self.warning or "every possible decode step has a captured size"),
             f"widest gap: steps of {low + 1} to {high} tokens replay size {high}",
         ]
+        if self.bound.speculative_depths:
+            lengths = ", ".join(map(str, self.bound.query_lens))
+            lines.append(f"depths change: a graph serves requests of {lengths} tokens")
         if self.padding is not None:
             lines += _explain_padding(self.padding, self.platform)
         width = len(str(self.max_size))
@@ -115,7 +118,7 @@ class CapturePlan:
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON types; `max_size`, `covers` and `warning` follow from the rest."""
         return {
-            "bound": asdict(self.bound),
+            "bound": self.bound.to_dict(),
             "platform": self.platform,
             "sizes": list(self.sizes),
             "reasons": list(self.reasons),
@@ -165,10 +168,9 @@ def _limit(bound: StepBound) -> str:
 
 
 def _explain_padding(padding: PaddingComparison, platform: str) -> list[str]:
-    lines = [
-        f"expected padding: {padding.plan}",
-        f"  {PLATFORMS[platform].engine}'s own sizes: {padding.default}",
-    ]
+    lines = [f"expected padding: {padding.plan}"]
+    if padding.default is not None:
+        lines.append(f"  {PLATFORMS[platform].engine}'s own sizes: {padding.default}")
     if padding.even is not None:
         lines.append(f"  even sampling: {padding.even}")
     return lines
@@ -177,9 +179,5 @@ def _explain_padding(padding: PaddingComparison, platform: str) -> list[str]:
 def _padding_from_dict(data: Mapping[str, Any] | None) -> PaddingComparison | None:
     if data is None:
         return None
-    even = data["even"]
-    return PaddingComparison(
-        plan=Padding(**data["plan"]),
-        default=Padding(**data["default"]),
-        even=None if even is None else Padding(**even),
-    )
+    given = {name: data[name] for name in ("plan", "default", "even")}
+    return PaddingComparison(**{name: value and Padding(**value) for name, value in given.items()})

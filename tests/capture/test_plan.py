@@ -11,6 +11,7 @@ PLANS = {
     "short": plan_capture(StepBound(600, 8192), platform="cuda"),
     "budgeted": plan_capture(StepBound(100, 8192, 3), budget=5),
     "observed": plan_capture(StepBound(100, 8192), histogram={3: 10, 97: 0.5}),
+    "depths": plan_capture(StepBound(100, 8192, 3, (0, 3)), budget=5),
 }
 
 
