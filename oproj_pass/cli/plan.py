@@ -63,6 +63,9 @@ def run(
     num_speculative_tokens: Annotated[
         int | None, typer.Option(help="Draft tokens a request and step.")
     ] = None,
+    speculative_depths: Annotated[
+        str | None, typer.Option(metavar="0,1,3", help="Depths of a step, where speculation changes it.")
+    ] = None,
     max_cudagraph_capture_size: Annotated[
         int | None, typer.Option(help="Ceiling of the captured sizes.")
     ] = None,
@@ -102,6 +105,7 @@ def run(
             settings["max_num_seqs"],
             settings["max_num_batched_tokens"],
             settings.get("num_speculative_tokens", 0),
+            tuple(parse_sizes(speculative_depths)) if speculative_depths else (),
         ),
         sizes=settings.get("cudagraph_capture_sizes"),
         max_size=settings.get("max_cudagraph_capture_size"),

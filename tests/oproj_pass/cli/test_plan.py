@@ -19,6 +19,11 @@ def test_plans_from_options(oproj):
     assert planned(result) == plan_capture(StepBound(24, 8192, 1))
 
 
+def test_plans_for_a_depth_that_changes(oproj):
+    options = ["--num-speculative-tokens", 3, "--speculative-depths", "0,1,3", "--json"]
+    assert planned(oproj("plan", *LIMITS, *options)) == plan_capture(StepBound(24, 8192, 3, (0, 1, 3)))
+
+
 def test_numbers_may_be_readable(oproj):
     result = oproj("plan", "--max-num-seqs", 24, "--max-num-batched-tokens", "8k", "--json")
     assert planned(result) == plan_capture(StepBound(24, 8000))
