@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.workers import Worker
-from tests.vllm.support import configuration
+from tests.vllm.support import configuration, scheduling
 
 
 def in_process(function, *args):
@@ -35,6 +35,8 @@ def every_fact(model):
         "rules": configuration.rule_facts(model),
         "guard": configuration.guard_facts(model),
         "head": configuration.head_facts(model),
+        "preemption": scheduling.preemption_facts(model),
+        "depths": scheduling.depths_by_batch_size(model),
     }
 
 
@@ -59,7 +61,7 @@ def head(facts):
 
 
 def test_registers_once_however_often_it_is_called(facts):
-    assert facts["hooks"] == {"wrapped": [True] * 7, "same": [True] * 7}
+    assert facts["hooks"] == {"wrapped": [True] * 8, "same": [True] * 8}
 
 
 def test_a_decode_node_that_keeps_the_rules_is_on(rules):
@@ -186,3 +188,24 @@ def test_says_so_when_there_is_no_lm_head_to_share(head):
     assert head["never called"].startswith(
         "SiteMismatchError: lmhead_tensor_parallel_size=2, but the profile"
     )
+
+
+def test_a_decode_node_that_splits_decides_over_preempted_requests(facts):
+    assert facts["preemption"]["decode node"] == 2
+
+
+@pytest.mark.parametrize(
+    "case",
+    ["knob 0", "size 1", "lmhead alone", "prefills itself", "no kv transfer", "recomputing, knob 0"],
+)
+def test_preemption_stays_vllms_own_elsewhere(facts, case):
+    assert facts["preemption"][case] is None
+
+
+def test_refuses_to_recompute_behind_the_policy_what_fails_to_load(facts):
+    refusal = facts["preemption"]["recomputing"]
+    assert "kv_transfer_config.kv_load_failure_policy is 'recompute'" in refusal
+
+
+def test_vllm_drops_a_depth_by_batch_size_on_data_parallel_ranks(facts):
+    assert facts["depths"] is None

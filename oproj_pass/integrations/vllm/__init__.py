@@ -10,6 +10,7 @@ on to what it wraps.
 - ``backend``: the pass in front of the chosen compiler, around ``CompilationConfig.init_backend``.
 - ``head``: the LM head as a graph of its own, around the worker's ``load_model`` and ``execute_dummy_batch``.
 - ``guard``: no real step may run eager, around ``set_additional_forward_context``.
+- ``preemption``: a preempted request is restored whole or aborted, around the scheduler's connector.
 - ``reload``: no new weights past the shards, around the worker's ``reload_weights``.
 """
 
@@ -33,11 +34,12 @@ def register() -> None:
             head,
             hoist,
             layers,
+            preemption,
             reload,
             rules,
         )
     except ImportError as error:
         logger.warning("o_proj sharding is not available in this vLLM: %s", error)
         return
-    for part in (rules, layers, hoist, backend, head, guard, reload):
+    for part in (rules, layers, hoist, backend, head, guard, preemption, reload):
         part.install()

@@ -262,6 +262,7 @@ def hook_facts():
     from vllm.config import CompilationConfig
     from vllm.model_executor.layers.linear import RowParallelLinear
     from vllm.platforms import current_platform
+    from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.engine.input_processor import InputProcessor
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
@@ -277,6 +278,7 @@ def hook_facts():
             WorkerWrapperBase.execute_model,
             WorkerWrapperBase.init_worker,
             InputProcessor.process_inputs,
+            Scheduler.__init__,
         ]
 
     first = hooks()
