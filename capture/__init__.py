@@ -19,6 +19,7 @@ from oproj_pass.capture.padding import Padding, PaddingComparison
 from oproj_pass.capture.pcp import dispatch_size
 from oproj_pass.capture.plan import CapturePlan
 from oproj_pass.capture.planner import plan_capture
+from oproj_pass.capture.size_strategy import SizeStrategy
 from oproj_pass.capture.stream_budget import StreamShape
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "LocalRows",
     "Padding",
     "PaddingComparison",
+    "SizeStrategy",
     "SlotLayout",
     "StepAgreement",
     "StepBound",

@@ -5,7 +5,7 @@ Holds and explains a decision; `planner.py` takes it.
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oproj_pass.capture import notebook
@@ -13,6 +13,13 @@ from oproj_pass.capture.bounds import StepBound
 from oproj_pass.capture.checks import require_int
 from oproj_pass.capture.padding import Padding, PaddingComparison
 from oproj_pass.capture.platforms import PLATFORMS, require_platform
+from oproj_pass.capture.size_strategy import (
+    SizeStrategy,
+    Strategies,
+    in_words,
+    require_one_placement,
+    strategies_by_size,
+)
 from oproj_pass.errors import ConfigError
 
 
@@ -26,9 +33,10 @@ class CapturePlan:
         sizes: captured token counts, ascending; never above the largest possible decode step.
         reasons: for each size, in words, why it is there.
         padding: the plan beside its engine's own sizes; None if neither budget nor histogram was given.
+        strategies: sizes whose graphs are written in a way of their own, with that; see `with_strategies`.
 
     Raises:
-        ConfigError: the sizes are not a plan under `bound`.
+        ConfigError: the sizes are not a plan under `bound`, or name strategies that no plan can have.
     """
 
     bound: StepBound
@@ -36,10 +44,12 @@ class CapturePlan:
     sizes: tuple[int, ...]
     reasons: tuple[str, ...]
     padding: PaddingComparison | None = None
+    strategies: Strategies = ()
 
     def __repr__(self) -> str:
         covers = "covers every step" if self.covers else f"no graph above {self.max_size}"
-        return f"CapturePlan({self.platform}: {len(self.sizes)} sizes up to {self.max_size}, {covers})"
+        named = f", a strategy for {len(self.strategies)} of them" if self.strategies else ""
+        return f"CapturePlan({self.platform}: {len(self.sizes)} sizes up to {self.max_size}, {covers}{named})"
 
     def _repr_html_(self) -> str:
         return notebook.to_html(self)
@@ -59,6 +69,10 @@ class CapturePlan:
             )
         if len(self.reasons) != len(self.sizes):
             raise ConfigError(f"reasons: {len(self.reasons)} given for {len(self.sizes)} sizes")
+        if strays := [size for size, _ in self.strategies if size not in self.sizes]:
+            captured = ", ".join(map(str, self.sizes))
+            raise ConfigError(f"strategies: {in_words(strays)} not captured, the plan captures {captured}")
+        require_one_placement(self.strategies)
 
     @property
     def max_size(self) -> int:
@@ -88,6 +102,31 @@ class CapturePlan:
         gaps = zip((0, *self.sizes), self.sizes, strict=False)
         return max(gaps, key=lambda gap: gap[1] - gap[0])
 
+    @property
+    def fingerprint(self) -> str:
+        """What ranks must have in common of their plans, as text: each size, with what is named for it."""
+        named = {size: f": {strategy}" for size, strategy in self.strategies}
+        return "; ".join(f"size {size}{named.get(size, '')}" for size in self.sizes)
+
+    def with_strategies(
+        self, strategies: Mapping[int, SizeStrategy | Mapping[str, Any] | str]
+    ) -> "CapturePlan":
+        """This plan, the graphs of some sizes written in a way of their own, and of no others.
+
+        Args:
+            strategies: for each such size the options that go before the backend's (`{"reduce": "exchange",
+                "chunks": 4}`), or the name of a strategy. Sizes may differ in `reduce` and `chunks`; they
+                share `strategy` and `grid`, since one weight has one placement.
+
+        Raises:
+            ConfigError: a size is not captured, an option does not exist, or two sizes name two placements.
+        """
+        return replace(self, strategies=strategies_by_size(strategies))
+
+    def strategy_of(self, size: int) -> SizeStrategy:
+        """What is named for a captured size; nothing by default."""
+        return dict(self.strategies).get(size, SizeStrategy())
+
     def dispatch(self, num_tokens: int) -> int | None:
         """Smallest captured size of at least `num_tokens`; None, which is eager, above the largest.
 
@@ -113,7 +152,13 @@ class CapturePlan:
         if self.padding is not None:
             lines += _explain_padding(self.padding, self.platform)
         width = len(str(self.max_size))
-        return lines + [f"{size:{width}d}  {why}" for size, why in zip(self.sizes, self.reasons, strict=True)]
+        return lines + [f"{size:{width}d}  {why}" for size, why in self.rows()]
+
+    def rows(self) -> list[tuple[int, str]]:
+        """Each size with why it is there, and what is named for it."""
+        named = {size: f"; {strategy}" for size, strategy in self.strategies}
+        reasons = zip(self.sizes, self.reasons, strict=True)
+        return [(size, why + named.get(size, "")) for size, why in reasons]
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as JSON types; `max_size`, `covers` and `warning` follow from the rest."""
@@ -123,6 +168,7 @@ class CapturePlan:
             "sizes": list(self.sizes),
             "reasons": list(self.reasons),
             "padding": None if self.padding is None else asdict(self.padding),
+            "strategies": {str(size): strategy.to_dict() for size, strategy in self.strategies},
             "max_size": self.max_size,
             "covers": self.covers,
             "warning": self.warning,
@@ -130,7 +176,7 @@ class CapturePlan:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "CapturePlan":
-        """Rebuild a plan from `to_dict`.
+        """Rebuild a plan from `to_dict`; `strategies` may be left out.
 
         Raises:
             ConfigError: a field is missing, unknown or of the wrong kind, or a field that follows from the
@@ -143,7 +189,7 @@ class CapturePlan:
                 sizes=tuple(data["sizes"]),
                 reasons=tuple(data["reasons"]),
                 padding=_padding_from_dict(data["padding"]),
-            )
+            ).with_strategies(data.get("strategies", {}))
         except KeyError as error:
             raise ConfigError(f"capture plan: field {error} is missing") from None
         except TypeError as error:
@@ -152,7 +198,7 @@ class CapturePlan:
         for field, value in data.items():
             if field not in expected:
                 raise ConfigError(f"capture plan: unknown field {field!r}; known are {', '.join(expected)}")
-            if value != expected[field]:
+            if field != "strategies" and value != expected[field]:
                 raise ConfigError(
                     f"capture plan: {field}={value!r} contradicts the sizes, which give {expected[field]!r}. "
                     f"Plan again instead of editing a plan"

@@ -6,8 +6,9 @@ exactly: rounded up it could never be dispatched, rounded down the fullest batch
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from oproj_pass.capture.baselines import full_graph_sizes
 from oproj_pass.capture.bounds import StepBound
@@ -19,6 +20,7 @@ from oproj_pass.capture.optimal import evenly_sampled, optimal_sizes
 from oproj_pass.capture.padding import PaddingComparison, expected_padding
 from oproj_pass.capture.plan import CapturePlan
 from oproj_pass.capture.platforms import Platform, require_platform
+from oproj_pass.capture.size_strategy import SizeStrategy
 from oproj_pass.errors import ConfigError
 
 
@@ -30,6 +32,7 @@ def plan_capture(
     budget: int | None = None,
     histogram: Histogram | None = None,
     platform: str = "npu",
+    strategies: Mapping[int, SizeStrategy | Mapping[str, Any] | str] | None = None,
 ) -> CapturePlan:
     """Plan which decode step sizes to capture.
 
@@ -42,19 +45,20 @@ def plan_capture(
             those that keep the largest size and, from a budget of 2, the smallest.
         histogram: how often each step size occurs; uniform over the reachable steps by default.
         platform: "npu" (vllm-ascend) or "cuda" (vLLM): the default ceiling, and the engine to compare with.
+        strategies: sizes whose graphs are written in a way of their own, see `CapturePlan.with_strategies`.
 
     Returns:
         The plan. It may not cover every possible step: see `CapturePlan.covers` and `.warning`.
 
     Raises:
-        ConfigError: a value is out of range, `sizes` and `max_size` disagree (vLLM refuses that too), or no
-            decode step fits under the ceiling.
+        ConfigError: a value is out of range, `sizes` and `max_size` disagree (vLLM refuses that too), no
+            decode step fits under the ceiling, or `strategies` do not fit the sizes.
     """
     defaults = require_platform(platform)
     largest = _largest_step(bound, _ceiling(bound, sizes, max_size, defaults))
     reasons = _unbudgeted_reasons(bound, sizes, largest)
     if budget is None and histogram is None:
-        return _plan(bound, platform, reasons, None)
+        return _plan(bound, platform, reasons, None).with_strategies(strategies or {})
 
     steps = uniform_histogram(bound) if histogram is None else decode_histogram(histogram, bound)
     even = None
@@ -70,7 +74,7 @@ def plan_capture(
         engine_sizes = full_graph_sizes(defaults.sizes(bound, sizes=sizes, max_size=max_size), bound)
         default = expected_padding(engine_sizes, steps)
     padding = PaddingComparison(plan=expected_padding(sorted(reasons), steps), default=default, even=even)
-    return _plan(bound, platform, reasons, padding)
+    return _plan(bound, platform, reasons, padding).with_strategies(strategies or {})
 
 
 def _ceiling(bound: StepBound, sizes: Sequence[int] | None, max_size: int | None, defaults: Platform) -> int:

@@ -17,6 +17,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.passes import STRATEGIES
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 from oproj_pass.passes.strategies.exchange import Reduce
+from oproj_pass.plan_options import with_placement_of_plan
 from oproj_pass.role_options import FINE_GRAINED, AllOrByRole, for_role, require_roles, with_sizes_spelled_out
 from oproj_pass.suggestion import suggestion
 from oproj_pass.validation import wrong_fields
@@ -75,7 +76,8 @@ class OProjConfig(BaseModel):
         check_uniform: compare the ranks' row counts before each exchange (a debugging aid).
         capacity: rows of every exchange, each rank's own filled up with zeros: for engines that do not pad
             their steps to a common size. By default an exchange has the rows of the step.
-        plan: the capture plan in force; one that does not cover the largest step turns sharding off.
+        plan: the capture plan in force; one that does not cover the largest step turns sharding off. What it
+            names for a size (``strategy``, ``grid``, ``reduce``, ``chunks``) goes before the option.
         timeout: seconds that a rank waits for its peers to bring the same graph, and to compile it.
         step_timeout: seconds that a rank waits for its peers to make the same call (see ``agree_on_rows``).
     """
@@ -110,7 +112,7 @@ class OProjConfig(BaseModel):
 
     def __init__(self, **options: Any) -> None:
         try:
-            super().__init__(**with_sizes_spelled_out(options))
+            super().__init__(**with_placement_of_plan(with_sizes_spelled_out(options)))
         except ValidationError as error:
             raise ConfigError("\n".join(_explained(error))) from None
 
@@ -166,6 +168,15 @@ class OProjConfig(BaseModel):
         for name in value.values() if isinstance(value, Mapping) else [value]:
             if name not in (None, AUTO, *STRATEGIES):
                 raise ValueError(f"one of {', '.join([*STRATEGIES, AUTO])}, got {name!r}")
+        return value
+
+    @field_validator("plan")
+    @classmethod
+    def _known_strategies(cls, value: CapturePlan | None) -> CapturePlan | None:
+        for size, named in value.strategies if value else ():
+            if named.strategy not in (None, AUTO, *STRATEGIES):
+                known = ", ".join([*STRATEGIES, AUTO])
+                raise ValueError(f"for size {size} a strategy of {known}, got {named.strategy!r}")
         return value
 
     @field_validator("grid")

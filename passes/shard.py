@@ -73,8 +73,14 @@ class ShardRecord(PassRecord):
 
     def role_of(self, tensor: Node) -> str:
         """What a stored tensor is here for; every role of one that several sites share."""
-        roles = (r.role for r in self.regions if any(on.node is tensor for on in r.tensors))
-        return "+".join(dict.fromkeys(roles))
+        return "+".join(dict.fromkeys(region.role for region in self._reading(tensor)))
+
+    def manner_of(self, tensor: Node) -> str:
+        """How the rows are exchanged that a stored tensor multiplies; in each way, where sites share it."""
+        return " + ".join(dict.fromkeys(region.manner for region in self._reading(tensor)))
+
+    def _reading(self, tensor: Node) -> list[ShardedRegion]:
+        return [region for region in self.regions if any(on.node is tensor for on in region.tensors)]
 
 
 Policy = Callable[[list[Projection], list[NearMiss]], ShardPlan]

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NoReturn
 
 from torch._dynamo.exc import RestartAnalysis
@@ -28,10 +29,14 @@ _COMPILED, _RESTARTS = "compiled it", "has to trace it again"
 
 @dataclass(frozen=True)
 class GraphText:
-    """What must be equal on all ranks: a graph's collectives, and when the ranks compare row counts."""
+    """What must be equal on all ranks: a graph's collectives, when they compare row counts, and the plan.
+
+    ``plan``: the capture plan's fingerprint, empty without one.
+    """
 
     collectives: Fingerprint
     rows_compared: str
+    plan: str = ""
 
     @property
     def digest(self) -> str:
@@ -40,13 +45,13 @@ class GraphText:
 
     def encode(self) -> bytes:
         """The text as bytes, see ``decode``."""
-        return zlib.compress(json.dumps([self.rows_compared, *self.collectives.lines]).encode())
+        return zlib.compress(json.dumps([self.rows_compared, self.plan, *self.collectives.lines]).encode())
 
     @classmethod
     def decode(cls, data: bytes) -> "GraphText":
         """The text that ``encode`` made."""
-        rows_compared, *lines = json.loads(zlib.decompress(data))
-        return cls(Fingerprint(tuple(lines)), rows_compared)
+        rows_compared, plan, *lines = json.loads(zlib.decompress(data))
+        return cls(Fingerprint(tuple(lines)), rows_compared, plan)
 
 
 def agree_on_graph(group: ShardGroup, mine: GraphText, timeout: float) -> None:
@@ -110,6 +115,12 @@ def _difference(texts: Mapping[int, GraphText]) -> str:
         return "row counts: " + "; ".join(
             f"rank {rank} compares them {text.rows_compared}" for rank, text in texts.items()
         )
+    sizes = {rank: text.plan.split("; ") for rank, text in texts.items()}
+    for found in zip_longest(*sizes.values(), fillvalue=""):
+        if len(set(found)) > 1:
+            return "the plan: " + "; ".join(
+                f"rank {rank} has {size or 'no more'}" for rank, size in zip(sizes, found, strict=True)
+            )
     difference = first_difference({rank: text.collectives for rank, text in texts.items()})
     return difference or "a rank that was lost before it could say"
 
@@ -118,7 +129,7 @@ def _frame(text: GraphText) -> bytearray:
     data = text.encode()
     if len(data) > _BUFFER_BYTES - 4:
         summary = f"{len(text.collectives.lines)} collectives, hash {text.digest}"
-        data = GraphText(Fingerprint((summary,)), text.rows_compared).encode()
+        data = GraphText(Fingerprint((summary,)), text.rows_compared, text.plan).encode()
     return bytearray((len(data).to_bytes(4, "big") + data).ljust(_BUFFER_BYTES, b"\0"))
 
 

@@ -29,7 +29,7 @@ from oproj_pass.passes.graph.stored import is_stored
 from oproj_pass.passes.strategies.region import CutTensor
 from oproj_pass.weights.guards import accept_released
 from oproj_pass.weights.placement import Placement
-from oproj_pass.weights.shard import Signature
+from oproj_pass.weights.shard import Signature, Use
 from oproj_pass.weights.store import Cut, ShardStore
 
 
@@ -42,14 +42,22 @@ class Binding:
     cut: Cut
 
 
-def bind(inputs: Mapping[Node, Any], record: ShardRecord, groups: ShardGroups) -> tuple[Binding, ...]:
-    """The inputs that the rewritten graph wants cut, each once."""
+def bind(
+    inputs: Mapping[Node, Any], record: ShardRecord, groups: ShardGroups, rows: int | None
+) -> tuple[Binding, ...]:
+    """The inputs that the rewritten graph wants cut, each once; ``rows``: of its step, None if symbolic."""
     positions = {node: position for position, node in enumerate(inputs)}
     return tuple(
         Binding(
             node,
             positions[node],
-            Cut(cut.region.path, _placement(cut, groups), Signature.of(inputs[node]), record.role_of(node)),
+            Cut(
+                cut.region.path,
+                _placement(cut, groups),
+                Signature.of(inputs[node]),
+                record.role_of(node),
+                Use(rows, record.manner_of(node)),
+            ),
         )
         for node, cut in record.tensors.items()
     )

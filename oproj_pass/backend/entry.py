@@ -20,6 +20,7 @@ from oproj_pass.agreement.calls import CallAgreement
 from oproj_pass.agreement.graphs import GraphText, agree_on_graph, compiling_together
 from oproj_pass.backend.ascend import log_untaken, npu_passes
 from oproj_pass.backend.binding import bind, commit, compile_with_slices, record_readers
+from oproj_pass.backend.by_size import options_of_graph, rows_of_graph
 from oproj_pass.backend.chunks import chosen_chunks
 from oproj_pass.backend.dynamo_errors import errors_as_they_are
 from oproj_pass.backend.exchanges import exchanges_over, groups_of, log_unchunked, on_mesh
@@ -88,6 +89,7 @@ def _compile(gm: GraphModule, inputs: dict[Node, Any], config: OProjConfig) -> C
         decision = decide(*found, config, GraphPlace.of(gm))
         if sharded := decision.sharded:
             _require_weights_ready(decision, inputs)
+            config = options_of_graph(sharded, config)
             groups = groups_of(decision, config)
             rows = ComparedRows.of(sharded, list(inputs), config)
             reduce = chosen_reduce(decision, inputs, groups, config)
@@ -149,10 +151,11 @@ def _compile_sharded(
     config: OProjConfig,
     inner: Compiler,
 ) -> Compiled:
-    text = GraphText(fingerprint(gm, groups.joint.ranks), rows.words)
+    plan = config.plan.fingerprint if config.plan else ""
+    text = GraphText(fingerprint(gm, groups.joint.ranks), rows.words, plan)
     traffic = GraphTraffic.of(gm, list(inputs))
     agree_on_graph(groups.joint, text, config.timeout)
-    bindings = bind(inputs, record, groups)
+    bindings = bind(inputs, record, groups, rows_of_graph(record.matches))
     with compiling_together(groups.joint, config.timeout):
         store = _STORE if config.release_weights else None
         compiled = compile_with_slices(gm, inputs, bindings, inner, store)

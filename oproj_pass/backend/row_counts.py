@@ -43,7 +43,7 @@ class RowCounts:
     @classmethod
     def of(cls, sites: Sequence[Site], inputs: Sequence[Node]) -> "RowCounts | None":
         """The counts for a graph with the placeholders ``inputs``; None if the graph itself sets one."""
-        by_path = {site.path: _rows(site) for site in sites}
+        by_path = {site.path: row_count(site) for site in sites}
         symbols = BroughtSymbols.of(by_path.values(), inputs)
         return None if symbols is None else cls(by_path, symbols)
 
@@ -53,7 +53,7 @@ class RowCounts:
         return {path: evaluate(rows, values) for path, rows in self._by_path.items()}
 
 
-def _rows(site: Site) -> int | Expression:
-    """Rows of a site's input: features [.., K], or ids."""
+def row_count(site: Site) -> int | Expression:
+    """Rows of a site's input: features [.., K], or ids; an expression where they are symbolic."""
     shape = value_of(site.input).shape
     return expression_of(prod(shape if isinstance(site, Lookup) else shape[:-1]))

@@ -8,6 +8,7 @@ from typing import Any
 from torch.fx import Node
 
 from oproj_pass.automatic_sizes import AUTO
+from oproj_pass.backend.by_size import require_one_placement
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import STRATEGIES, Axis, Projection, Site, Strategy, strategy_names
@@ -47,9 +48,13 @@ def fitting_strategies(site: Site, size: int, config: OProjConfig) -> list[Strat
 
 
 def named_strategy(site: Site, config: OProjConfig) -> str:
-    """The name that the options give a site's strategy, or the first that fits; raises if it does not fit."""
+    """The name that the options give a site's strategy, or the first that fits; raises if it does not fit.
+
+    So it does where a size of the plan names another placement.
+    """
     names = strategy_names(site)
     name = _configured(site, config) or names[0]
+    require_one_placement(site, name, config)
     if name == AUTO and len(names) == 1:
         return names[0]
     if name != AUTO and name not in names:

@@ -1,6 +1,6 @@
-"""What sharding did to a model's memory, read from the storages themselves."""
+"""What sharding did to a model: its memory, read from the storages themselves, and how steps exchange."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -21,6 +21,7 @@ class ShardedWeight:
     ``full_nbytes``: the full weight. ``shard_nbytes``: this rank's slice. ``left_nbytes``: what the full
     weight's own storage still holds. ``role``: what it is here for, joined by "+" if that is more than one.
     ``ranks``: how many hold a part of it.
+    ``manners``: for the graphs that ran, the rows of a step (None: any number) and how they are exchanged.
     """
 
     path: str
@@ -29,6 +30,17 @@ class ShardedWeight:
     left_nbytes: int
     role: str = "oproj"
     ranks: int = 1
+    manners: tuple[tuple[int | None, str], ...] = ()
+
+    @property
+    def exchange(self) -> str:
+        """The manners in words: ``1 to 64 rows: row, scatter; 512 rows: row, exchange, 4 chunks``."""
+        manners: list[tuple[str, list[int | None]]] = []
+        for rows, manner in self.manners:
+            if not manners or manners[-1][0] != manner:
+                manners.append((manner, []))
+            manners[-1][1].append(rows)
+        return "; ".join(f"{_in_words(rows)}: {manner}" for manner, rows in manners)
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,10 +90,11 @@ class ShardReport:
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{escape(weight.path)}</td><td>{weight.full_nbytes / 2**20:.3f}</td>"
-            f"<td>{(weight.shard_nbytes + weight.left_nbytes) / 2**20:.3f}</td></tr>"
+            f"<td>{(weight.shard_nbytes + weight.left_nbytes) / 2**20:.3f}</td>"
+            f"<td>{escape(weight.exchange)}</td></tr>"
             for weight in self.weights
         )
-        head = "<tr><th>weight</th><th>full MiB</th><th>kept MiB</th></tr>"
+        head = "<tr><th>weight</th><th>full MiB</th><th>kept MiB</th><th>exchange</th></tr>"
         return f"<p>{self._headline}</p><table>{head}{rows}</table>"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -90,10 +103,11 @@ class ShardReport:
         table.add_column("role")
         for header in ("full MiB", "kept MiB"):
             table.add_column(header, justify="right")
+        table.add_column("exchange")
         for weight in self.weights:
             kept = weight.shard_nbytes + weight.left_nbytes
             sizes = f"{weight.full_nbytes / 2**20:.3f}", f"{kept / 2**20:.3f}"
-            table.add_row(weight.path, weight.role, *sizes)
+            table.add_row(weight.path, weight.role, *sizes, weight.exchange)
         yield table
 
 
@@ -121,4 +135,11 @@ def _measure(name: str, shard: Shard) -> ShardedWeight:
     signature = shard.signature
     full = signature.shape.numel() * signature.dtype.itemsize
     ranks = shard.placement.holders.size
-    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes(), shard.role, ranks)
+    manners = sorted(shard.manners.items(), key=lambda manner: manner[0] or 0)
+    return ShardedWeight(name, full, shard.nbytes, shard.storage.nbytes(), shard.role, ranks, tuple(manners))
+
+
+def _in_words(rows: Sequence[int | None]) -> str:
+    if rows[0] is None:
+        return "any number of rows"
+    return f"{rows[0]} rows" if len(rows) == 1 else f"{rows[0]} to {rows[-1]} rows"

@@ -1,6 +1,6 @@
 """A rank's part of one weight, and what is known of the full one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ class Shard:
 
     ``signature`` is the full weight's shape, strides, type and device; ``storage`` its own storage, empty
     unless someone filled it again. ``role``: what it is here for, joined by "+" where that is more than one.
+    ``manners``: how the graphs that read it exchange, by the rows of their step (None: any number).
     """
 
     path: str
@@ -24,6 +25,7 @@ class Shard:
     signature: "Signature"
     storage: torch.UntypedStorage
     role: str = "oproj"
+    manners: dict[int | None, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -44,6 +46,13 @@ class Shard:
         mesh = self.placement.mesh
         slices = " and ".join(f"slice {group.rank + 1} of {group.size}" for group in mesh)
         return f"{self.path} (rank {mesh[0].ranks[mesh[0].rank]}, {slices})"
+
+
+class Use(NamedTuple):
+    """How one graph exchanges what a weight multiplies: the rows of its step (None: any), and in words."""
+
+    rows: int | None
+    manner: str
 
 
 class Signature(NamedTuple):

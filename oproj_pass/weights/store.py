@@ -25,7 +25,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.weights.checks import keep_reason, require_as_compiled, require_cuttable
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import Released, dense, release
-from oproj_pass.weights.shard import Shard, Signature
+from oproj_pass.weights.shard import Shard, Signature, Use
 from oproj_pass.weights.storages import View, owners_in_words, storage_key, unknown_owners
 
 logger = logging.getLogger(__name__)
@@ -35,13 +35,14 @@ logger = logging.getLogger(__name__)
 class Cut:
     """How a graph wants the weight of a layer cut, and the full weight that it was compiled for.
 
-    ``role``: see ``Shard``.
+    ``role``: see ``Shard``. ``use``: what the graph does with it, to be told of the shard.
     """
 
     path: str
     placement: Placement
     signature: Signature
     role: str = "oproj"
+    use: Use | None = None
 
 
 @dataclass
@@ -171,6 +172,8 @@ class ShardStore:
 def _slice_of_released(weight: Released, cut: Cut) -> Tensor:
     require_as_compiled(weight, cut.signature, cut.path)
     _require_placement(weight.shard, cut.placement)
+    if cut.use is not None:
+        weight.shard.manners[cut.use.rows] = cut.use.manner
     return weight.shard.tensor
 
 

@@ -49,6 +49,17 @@ class ShardedRegion:
         return tuple(tensor for cut in self.cuts for tensor in cut.tensors)
 
     @property
+    def manner(self) -> str:
+        """How its rows are exchanged, in words: ``row, exchange, 4 chunks``."""
+        shape = tuple(peers.size for _, peers in self.config.mesh)
+        words = [f"{self.strategy} {shape}" if shape else self.strategy]
+        if any(cut.axis is Axis.K for cut in self.cuts):
+            words.append(self.config.reduce)
+        if self.config.chunks > 1:
+            words.append(f"{self.config.chunks} chunks")
+        return ", ".join(words)
+
+    @property
     def by_node(self) -> dict[Node, CutTensor]:
         """The same by placeholder, of which a grid cuts some along both axes."""
         along: dict[Node, list[tuple[Axis, TensorAxis]]] = {}
