@@ -104,7 +104,9 @@ class CapturePlan:
 
     @property
     def fingerprint(self) -> str:
-        """What ranks must have in common of their plans, as text: each size, with what is named for it."""
+        """What ranks must have in common of their strategies: each size with its own, as text; "" of none."""
+        if not self.strategies:
+            return ""
         named = {size: f": {strategy}" for size, strategy in self.strategies}
         return "; ".join(f"size {size}{named.get(size, '')}" for size in self.sizes)
 

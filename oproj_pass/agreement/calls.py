@@ -30,7 +30,7 @@ class CallAgreement:
 
     ``path``: a layer of the graph, for messages. ``rows``: the rows that each layer gets from a call's
     arguments, to compare at each call; None: the ranks meet at the first call only. ``text``: the graph's
-    collectives. ``timeout``: seconds to wait for a rank.
+    collectives, and the plan that it is written by. ``timeout``: seconds to wait for a rank.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class CallAgreement:
         self._group = groups.joint
         self._used = [FollowedGroup(group, path) for group in groups.all]
         self._path, self._rows, self._timeout = path, rows, timeout
-        self._digest, self._collectives = text.digest, text.collectives.lines
+        self._digest, self._collectives, self.plan = text.digest, text.collectives.lines, text.plan
         self._ran = False
 
     @property

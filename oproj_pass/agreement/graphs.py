@@ -29,9 +29,9 @@ _COMPILED, _RESTARTS = "compiled it", "has to trace it again"
 
 @dataclass(frozen=True)
 class GraphText:
-    """What must be equal on all ranks: a graph's collectives, when they compare row counts, and the plan.
+    """What must be equal on all ranks: a graph's collectives, when they compare row counts, and strategies.
 
-    ``plan``: the capture plan's fingerprint, empty without one.
+    ``plan``: the fingerprint of the capture plan, which has those of all sizes.
     """
 
     collectives: Fingerprint
@@ -119,7 +119,7 @@ def _difference(texts: Mapping[int, GraphText]) -> str:
     for found in zip_longest(*sizes.values(), fillvalue=""):
         if len(set(found)) > 1:
             return "the plan: " + "; ".join(
-                f"rank {rank} has {size or 'no more'}" for rank, size in zip(sizes, found, strict=True)
+                f"rank {rank} has {size or 'no strategies'}" for rank, size in zip(sizes, found, strict=True)
             )
     difference = first_difference({rank: text.collectives for rank, text in texts.items()})
     return difference or "a rank that was lost before it could say"

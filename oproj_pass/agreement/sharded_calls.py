@@ -1,4 +1,4 @@
-"""Tells who asks which sharded graphs run: each one announces its groups and its bytes when it is called.
+"""Tells who asks which sharded graphs run: each announces its groups, bytes and plan when it is called.
 
 What runs is known here and nowhere else. From outside, a callable may hide its model behind any object, and
 a weight that was not released does not show that its graph reads a part of it only.
@@ -17,22 +17,29 @@ class ShardedCalls:
     """What the sharded graphs that ran have in common.
 
     ``groups``: in which their ranks meet, and exchange rows. ``sent_nbytes``: what this rank sent to others,
-    None where one of them does not know.
+    None where one of them does not know. ``plans``: the fingerprints of those that they are written by.
     """
 
     groups: set[ShardGroup] = field(default_factory=set)
     sent_nbytes: int | None = 0
+    plans: set[str] = field(default_factory=set)
 
 
 _calls: ContextVar[ShardedCalls | None] = ContextVar("the sharded graphs that ran", default=None)
 
 
-def announce(groups: Iterable[ShardGroup], sent_nbytes: Callable[[], int] | None = None) -> None:
-    """A graph runs now in these groups; ``sent_nbytes`` is asked for what it sends where somebody listens."""
+def announce(
+    groups: Iterable[ShardGroup], sent_nbytes: Callable[[], int] | None = None, plan: str = ""
+) -> None:
+    """A graph runs now in these groups, written by the plan of that fingerprint.
+
+    ``sent_nbytes`` is asked for what it sends where somebody listens.
+    """
     calls = _calls.get()
     if calls is None:
         return
     calls.groups.update(groups)
+    calls.plans.add(plan)
     if sent_nbytes is None:
         calls.sent_nbytes = None
     elif calls.sent_nbytes is not None:

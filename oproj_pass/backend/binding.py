@@ -140,7 +140,8 @@ class ShardedGraph:
         inputs = list(args)
         with self._calls.preparing(args):
             slices = self._slices([inputs[position] for position in self._positions])
-        announce(self._calls.groups, partial(self.traffic.of_call, args) if self.traffic else None)
+        sent_nbytes = partial(self.traffic.of_call, args) if self.traffic else None
+        announce(self._calls.groups, sent_nbytes, self._calls.plan)
         for position, slice_ in zip(self._positions, slices, strict=True):
             inputs[position] = slice_
         return self._calls.run(self.inner, inputs)

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from oproj_pass.agreement.sharded_calls import sharded_calls
+from oproj_pass.agreement.sharded_calls import ShardedCalls, sharded_calls
 from oproj_pass.capture import CapturePlan
+from oproj_pass.errors import ConfigError
 from oproj_pass.runtime.buffers import PersistentInputs
 from oproj_pass.runtime.compiled import SealedCall, compile_call
 from oproj_pass.runtime.device_graph import Call, DeviceGraphs, Graph
@@ -40,7 +41,7 @@ class SizeCapture:
     def compile(self, size: int) -> Call:
         """The call of ``size`` rows, once it has compiled; raises ``ConfigError`` for unfit outputs."""
         call = partial(self._fn, **self._inputs.arguments(size))
-        output = compile_call(call, len(self._plan.sizes), self.observed)
+        output = compile_call(call, self._plan, self.observed)
         self._outputs.require_fitting(output, size)
         return call
 
@@ -58,3 +59,13 @@ class SizeCapture:
     def cannot_replay(self) -> str | None:
         """Why the captured graphs may not be replayed any more."""
         return self._graphs.cannot_replay() if self._graphs else None
+
+
+def require_plan(plan: CapturePlan, calls: ShardedCalls) -> None:
+    """Raise ``ConfigError`` if a sharded graph that ran was compiled under another plan's strategies."""
+    if others := calls.plans - {plan.fingerprint}:
+        raise ConfigError(
+            f"a graph of oproj_npu was compiled under the strategies {min(others) or 'of no plan'}, and the "
+            f"runner's plan has {plan.fingerprint or 'none'}: give both the same plan, "
+            'options={"plan": plan} and DecodeRunner(..., plan)'
+        )

@@ -14,6 +14,7 @@ from torch._dynamo import convert_frame, eval_frame, trace_rules
 from torch._dynamo.exc import FailOnRecompileLimitHit
 from torch._dynamo.types import ConvertFrameReturn
 
+from oproj_pass.capture import CapturePlan
 from oproj_pass.errors import EagerStepError
 from oproj_pass.guard_failures import describe_failures, failed_guards
 from oproj_pass.runtime.dynamo_callback import in_place_of, thread
@@ -24,19 +25,21 @@ Call = Callable[[], Any]
 _SAFE_STANCES = ("default", "fail_on_recompile")
 
 
-def compile_call(call: Call, num_sizes: int, observed: Observation) -> Any:
+def compile_call(call: Call, plan: CapturePlan, observed: Observation) -> Any:
     """Let ``call`` compile whatever it needs, and return its result; ``observed`` gets what ran.
 
-    Dynamo may compile as often for each of ``num_sizes`` shapes as it may for one; by default it would run
-    the ninth shape eager with no more than a warning. Beyond that, ``EagerStepError``. The limits are raised
-    in this thread only, as all of Dynamo's settings are.
+    Dynamo may compile as often for each size of ``plan`` as it may for one; by default it would run the ninth
+    shape eager with no more than a warning. Beyond that, ``EagerStepError``. Where sizes have strategies of
+    their own, a second size makes no graph of a symbolic one. All this is so in this thread only, as all of
+    Dynamo's settings are.
     """
-    limit = dynamo_config.recompile_limit
+    limit, num_sizes = dynamo_config.recompile_limit, len(plan.sizes)
     try:
         with dynamo_config.patch(
             recompile_limit=limit * num_sizes,
             accumulated_recompile_limit=dynamo_config.accumulated_recompile_limit * num_sizes,
             fail_on_recompile_limit_hit=True,
+            automatic_dynamic_shapes=dynamo_config.automatic_dynamic_shapes and not plan.strategies,
         ):
             return _compile(call, observed)
     except FailOnRecompileLimitHit as error:

@@ -23,7 +23,7 @@ from oproj_pass.metrics.counts import StepCounts
 from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.arming import joined_group, warn_unguarded
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
-from oproj_pass.runtime.capture import SizeCapture
+from oproj_pass.runtime.capture import SizeCapture, require_plan
 from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.idle import DummyBatch
@@ -52,7 +52,8 @@ class DecodeRunner:
     Args:
         fn: the model: any callable that takes the inputs as keyword arguments, compiled or not. A KV cache
             belongs to it (a buffer, or bound with ``functools.partial``): inputs are copied.
-        plan: the sizes to capture, and which size a token count runs at.
+        plan: the sizes to capture, and which size a token count runs at. Where it names strategies, graphs of
+            ``oproj_npu`` have to be compiled under the same plan.
         rows: for every tensor input, the dimension that holds one row for each token, or None if none does.
             Inputs that are not tensors are constants of the captured graphs.
         pad: what unused rows of an input hold; 0 unless given. Use -1 for slots: capture runs on padding.
@@ -162,6 +163,8 @@ class DecodeRunner:
                 self._join_sharded(calls.groups)
                 with self._in_step():
                     self._graphs[size] = watched(capture.capture(size, call, sealed=self.armed))
+            with self._failing_together(f"plan of size {size}", runs=False):
+                require_plan(self.plan, calls)
         if self._group is None:
             warn_unguarded(self.name)
         dummy = DummyBatch(self._inputs, self.plan.bound.idle_tokens)
