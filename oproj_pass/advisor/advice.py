@@ -16,6 +16,7 @@ from oproj_pass.advisor.roles import RoleOption
 from oproj_pass.advisor.sites import Site
 from oproj_pass.advisor.step_time import Step
 from oproj_pass.passes import NearMiss
+from oproj_pass.passes.sites.options import size_option
 
 __all__ = ["Advice", "Bought", "Option", "Recommendation", "Setting"]
 
@@ -51,14 +52,14 @@ class Bought:
 class Option:
     """One N and one strategy.
 
-    ``backend_options``: what asks the backend for it. ``steps``: the change of a step by its tokens.
-    ``turns_at``: tokens from which a step is slower than without sharding, after it was faster;
-    None if that does not happen.
+    ``named``: what asks for the strategy, in the backend's options or for a size of a capture plan.
+    ``steps``: the change of a step by its tokens. ``turns_at``: tokens from which a step is slower than
+    without sharding, after it was faster; None if that does not happen.
     """
 
     size: int
     strategy: str
-    backend_options: Mapping[str, Any]
+    named: Mapping[str, str]
     memory: Memory
     steps: Mapping[int, Step]
     turns_at: int | None
@@ -69,17 +70,26 @@ class Option:
         """`N=8 row`."""
         return f"N={self.size} {self.strategy}"
 
+    @property
+    def backend_options(self) -> dict[str, Any]:
+        """What asks the backend for it."""
+        return {size_option("oproj"): self.size, **self.named}
+
+    def cuts_like(self, other: "Option") -> bool:
+        """Whether each weight lies as it does with another option."""
+        return self.size == other.size and self.named["strategy"] == other.named["strategy"]
+
 
 @dataclass(frozen=True)
 class Recommendation:
     """The option to take, None where none is worth it, and why, in one sentence.
 
-    ``by_size``: for each captured size the strategy whose step is fastest over as many ranks.
+    ``by_size``: for each captured size the option whose step is fastest, of those that cut alike.
     """
 
     option: Option | None
     reason: str
-    by_size: Mapping[int, str]
+    by_size: Mapping[int, Option]
 
 
 @dataclass(frozen=True)
@@ -146,9 +156,11 @@ class Advice:
             "recommendation": {
                 "oproj_tensor_parallel_size": chosen.size if chosen else 0,
                 "strategy": chosen.strategy if chosen else None,
-                "options": dict(chosen.backend_options) if chosen else {"oproj_tensor_parallel_size": 0},
+                "options": chosen.backend_options if chosen else {"oproj_tensor_parallel_size": 0},
                 "reason": self.recommendation.reason,
-                "strategy_by_size": {str(n): name for n, name in self.recommendation.by_size.items()},
+                "strategies": {
+                    str(n): dict(option.named) for n, option in self.recommendation.by_size.items()
+                },
             },
             "deviations": [deviation.to_dict() for deviation in self.deviations],
             "sources": [

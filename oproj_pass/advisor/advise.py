@@ -94,7 +94,7 @@ def _options(profile: Profile, sites: Sequence[Site], setting: Setting, size: in
         yield Option(
             size=size,
             strategy=strategy.name,
-            backend_options={"oproj_tensor_parallel_size": size, **strategy.options},
+            named=strategy.options,
             memory=memory_of(
                 sites, strategy, size=size, tokens=setting.captured[-1],
                 communicator_nbytes=int(profile.communicator_nbytes.value),
@@ -177,7 +177,7 @@ def _recommend(options: Sequence[Option], setting: Setting) -> Recommendation:
         (option for option in affordable if option.size == most),
         key=lambda option: _difference(option, setting),
     )
-    return Recommendation(chosen, _why(chosen, paying, setting), fastest(options, chosen.size, setting))
+    return Recommendation(chosen, _why(chosen, paying, setting), fastest(options, chosen, setting))
 
 
 def _why(chosen: Option, paying: Sequence[Option], setting: Setting) -> str:
@@ -194,11 +194,14 @@ def _why(chosen: Option, paying: Sequence[Option], setting: Setting) -> str:
     return reason
 
 
-def fastest(options: Iterable[Option], size: int, setting: Setting) -> dict[int, str]:
-    """For each captured size the strategy with the fastest step over ``size`` ranks."""
-    over = [option for option in options if option.size == size]
+def fastest(options: Iterable[Option], chosen: Option, setting: Setting) -> dict[int, Option]:
+    """For each captured size the option that steps fastest, of those that cut as ``chosen`` does.
+
+    A capture plan may name these: one weight has one placement, whatever the size.
+    """
+    placed = [option for option in options if option.cuts_like(chosen)]
     return {
-        tokens: min(over, key=lambda option: option.steps[tokens].difference.value).strategy
+        tokens: min(placed, key=lambda option: option.steps[tokens].difference.value)
         for tokens in setting.captured
     }
 

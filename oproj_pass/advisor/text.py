@@ -87,10 +87,13 @@ def notes(advice: Advice) -> Iterator[str]:
 
 
 def _strategies_by_size(advice: Advice) -> Iterator[str]:
-    by_size = advice.recommendation.by_size
+    by_size = {tokens: option.strategy for tokens, option in advice.recommendation.by_size.items()}
     if len(set(by_size.values())) > 1:
-        listed = ", ".join(f"{tokens}: {name}" for tokens, name in by_size.items())
-        yield f"Fastest strategy by captured size: {listed}."
+        listed = "; ".join(f"{tokens}: {name}" for tokens, name in by_size.items())
+        yield (
+            f"Fastest by captured size, with the weights cut alike: {listed}. "
+            "A plan takes them from --json: oproj plan --strategies FILE."
+        )
 
 
 def _trust(advice: Advice) -> str:

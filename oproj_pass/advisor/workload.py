@@ -185,14 +185,15 @@ def _divides_grid(rows: int) -> Callable[[Shape, int], bool]:
     return needs
 
 
+_GRID = {"strategy": "grid", "reduce": "scatter"}
 _TABLE = (
-    Strategy("row", "oproj", {"strategy": "row"}, _row, _divides_k),
+    Strategy("row", "oproj", {"strategy": "row", "reduce": "scatter"}, _row, _divides_k),
     Strategy(
         "row, exchange", "oproj", {"strategy": "row", "reduce": "exchange"}, _row_all_to_all, _divides_k
     ),
     Strategy("column", "oproj", {"strategy": "column"}, _column, _divides_h),
-    Strategy("grid, K over 2", "oproj", {"strategy": "grid"}, _grid(2), _divides_grid(2)),
-    Strategy("grid, K over 4", "oproj", {"strategy": "grid"}, _grid(4), _divides_grid(4)),
+    Strategy("grid, K over 2", "oproj", _GRID, _grid(2), _divides_grid(2)),
+    Strategy("grid, K over 4", "oproj", _GRID, _grid(4), _divides_grid(4)),
     Strategy("column", "lmhead", {}, _column, _always),
     Strategy("column_row", "mlp", {}, _column_row, _divides_k),
     Strategy("vocabulary", "embedding", {}, _vocabulary, _always),

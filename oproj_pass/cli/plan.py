@@ -80,6 +80,12 @@ def run(
         Path | None,
         typer.Option(exists=True, dir_okay=False, help="Observed step sizes: JSON, or one size a line."),
     ] = None,
+    strategies: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="How to write single sizes: what `oproj advise --json` printed."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Plan the decode step sizes to capture, and say why each is there.
@@ -88,8 +94,9 @@ def run(
 
     Exit status: 0 every possible decode step has a captured size, 3 some would run eager, 2 bad input.
     """
+    named = None if strategies is None else _strategies(strategies)
     if (saved := _saved_plan(deployment or ())) is not None:
-        _finish(saved, json)
+        _finish(saved if named is None else saved.with_strategies(named), json)
     options: dict[str, Any] = {
         "max_num_seqs": max_num_seqs,
         "max_num_batched_tokens": max_num_batched_tokens,
@@ -112,6 +119,7 @@ def run(
         budget=budget,
         histogram=None if histogram is None else load_histogram(histogram),
         platform=platform_of(settings.get("device_type", "npu")),
+        strategies=named,
     )
     _finish(plan, json)
 
@@ -122,6 +130,16 @@ def _saved_plan(source: Sequence[str]) -> CapturePlan | None:
         return None
     fields = read_mapping(Path(source[0]))
     return CapturePlan.from_dict(fields) if {"bound", "sizes"} <= fields.keys() else None
+
+
+def _strategies(path: Path) -> dict[Any, Any]:
+    """Options by size: of an answer of `oproj advise`, or of a file that holds nothing else."""
+    fields = read_mapping(path)
+    if "recommendation" not in fields:
+        return fields
+    if named := fields["recommendation"].get("strategies"):
+        return dict(named)
+    raise ConfigError(f"{path} recommends no sharding, and so no strategies: leave --strategies out")
 
 
 def _finish(plan: CapturePlan, json: bool) -> NoReturn:

@@ -6,13 +6,15 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from oproj_pass.advisor import text
 from oproj_pass.advisor.advise import advise
 from oproj_pass.advisor.kv_cache import read_kv_cache
 from oproj_pass.advisor.page import to_html
 from oproj_pass.advisor.profile import load_profile
 from oproj_pass.advisor.sites import SCHEMES
 from oproj_pass.advisor.tables import tables
-from oproj_pass.advisor.text import to_rich
+from oproj_pass.capture import StepBound, plan_capture
+from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.render import format_nbytes
 
@@ -80,6 +82,27 @@ def test_a_model_without_projections_is_refused(advice):
         advice(layers=0)
 
 
+@pytest.mark.parametrize("machine", ["a2", "a3", "a100", "h200"])
+def test_names_for_each_size_the_fastest_way_in_which_the_weights_lie_alike(advice, machine):
+    """Which a capture plan takes as it was printed."""
+    found = advice(machine, max_slowdown_ms=100, captured=(1, 8, 24, 512))
+    chosen, by_size = found.recommendation.option, found.recommendation.by_size
+    named = json.loads(json.dumps(found.to_dict()))["recommendation"]["strategies"]
+    plan = plan_capture(StepBound(512, 8192), sizes=[1, 8, 24, 512], strategies=named)
+    for tokens, option in by_size.items():
+        alike = [other for other in found.options if other.label.startswith(chosen.label.split(",")[0])]
+        assert option.steps[tokens].difference.value == min(o.steps[tokens].difference.value for o in alike)
+        assert plan.strategy_of(tokens).named == option.named
+    config = OProjConfig(**chosen.backend_options, plan=plan)
+    assert config.strategy == chosen.named["strategy"]
+
+
+def test_says_where_sizes_have_other_ways(advice):
+    notes = [*text.notes(advice("a100", max_slowdown_ms=100, captured=(1, 8, 24)))]
+    (line,) = [note for note in notes if note.startswith("Fastest by captured size")]
+    assert "1: row, exchange; 8: row; 24: row" in line
+
+
 def test_says_what_vllm_can_be_given(advice):
     found = advice(kv_cache_memory_bytes=10 << 30)
     chosen = found.recommendation.option
@@ -92,7 +115,7 @@ def test_says_what_vllm_can_be_given(advice):
 def test_every_form_has_the_same_options_and_says_what_they_stand_on(advice, machine):
     found = advice(machine)
     out = StringIO()
-    Console(file=out, width=120).print(to_rich(found))
+    Console(file=out, width=120).print(text.to_rich(found))
     document, page = json.loads(json.dumps(found.to_dict())), to_html(found)
     for option in found.options:
         assert f"{found.step(option).difference.value:+.2f}" in out.getvalue()
@@ -107,7 +130,7 @@ def test_every_form_has_the_same_options_and_says_what_they_stand_on(advice, mac
 
 def printed(found, **console):
     out = StringIO()
-    Console(file=out, **console).print(to_rich(found), soft_wrap=True)
+    Console(file=out, **console).print(text.to_rich(found), soft_wrap=True)
     return out.getvalue().splitlines()
 
 

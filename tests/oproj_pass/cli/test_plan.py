@@ -69,6 +69,30 @@ def test_takes_back_what_it_printed(oproj, tmp_path):
     assert oproj("plan", saved).stdout == text
 
 
+NAMED = {"8": {"strategy": "row", "reduce": "scatter"}, "24": {"strategy": "row", "reduce": "exchange"}}
+
+
+@pytest.mark.parametrize("document", [NAMED, {"model": "D", "recommendation": {"strategies": NAMED}}])
+def test_takes_strategies_from_a_file_or_from_what_advise_printed(oproj, tmp_path, document):
+    advice, saved = tmp_path / "advice.json", tmp_path / "plan.json"
+    advice.write_text(json.dumps(document))
+    plan = plan_capture(StepBound(24, 8192), strategies=NAMED)
+    saved.write_text(oproj("plan", *LIMITS, "--strategies", advice, "--json").stdout)
+    assert CapturePlan.from_dict(json.loads(saved.read_text())) == plan
+    shown = oproj("plan", saved).stdout
+    assert "24  exactly the largest possible decode step; strategy = row, reduce = exchange" in shown
+    saved.write_text(oproj("plan", *LIMITS, "--json").stdout)
+    assert planned(oproj("plan", saved, "--strategies", advice, "--json")) == plan
+
+
+def test_refuses_strategies_of_advice_not_to_shard(oproj, tmp_path):
+    advice = tmp_path / "advice.json"
+    advice.write_text(json.dumps({"recommendation": {"strategies": {}}}))
+    result = oproj("plan", *LIMITS, "--strategies", advice)
+    assert result.exit_code == 2
+    assert "recommends no sharding" in " ".join(result.stderr.split())
+
+
 def test_reads_a_command_line(oproj):
     command = ["vllm", "serve", "model", "--max-num-seqs", 24, "--max-num-batched-tokens", "8k"]
     assert planned(oproj("plan", "--json", "--", *command)) == plan_capture(StepBound(24, 8000))
@@ -90,6 +114,7 @@ def test_exits_3_where_steps_would_run_eager(oproj):
         ((*LIMITS, "--cudagraph-capture-sizes", "1;2"), "is not a list of sizes"),
         ((*LIMITS, "--platform", "tpu"), "--platform"),
         ((*LIMITS, "--histogram", "nowhere.json"), "does not exist"),
+        ((*LIMITS, "--strategies", "nowhere.json"), "does not exist"),
     ],
 )
 def test_exits_2_and_says_what_is_wrong(oproj, arguments, message):
