@@ -68,6 +68,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config.accumulated_recompile_limit",
         "torch._dynamo.config.automatic_dynamic_local_pgo",
         "torch._dynamo.config.automatic_dynamic_remote_pgo",
+        "torch._dynamo.config.automatic_dynamic_shapes",
         "torch._dynamo.config.fail_on_recompile_limit_hit",
         "torch._dynamo.config.patch",
         "torch._dynamo.config.recompile_limit",
