@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.timeout(900),
     needs_real_weights,
 ]
-NUM_TOKENS = 32
+NUM_TOKENS = 12
 
 
 def decoded(folder):
