@@ -20,7 +20,6 @@ from typing import Any
 
 from torch import Tensor
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.errors import RedundantGatherError
 from oproj_pass.passes.contract import NearMiss, PassRecord
@@ -30,6 +29,7 @@ from oproj_pass.passes.graph.collectives import collective_of, ends_collective
 from oproj_pass.passes.graph.process_groups import process_group
 from oproj_pass.passes.graph.provenance import module_path, value_of
 from oproj_pass.passes.graph.replicated import Replication, group_of
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 _SPLIT, _CHUNK = ops.targets("split"), ops.targets("chunk")
 _NARROW, _SLICE = ops.targets("narrow"), ops.targets("slice")

@@ -1,12 +1,13 @@
 """`oproj advise`: is sharding worth it for a model on a machine, over how many ranks, at what price."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
-from oproj_pass.cli.hf_model import build_model, config_fields, decode_step, model_errors
-from oproj_pass.cli.output import Json, Status, finish, progress, show, write_page
+from oproj_pass.cli.hf_model import config_fields
+from oproj_pass.cli.output import Json, Status, finish, show, write_page
+from oproj_pass.cli.traced import NoCache, trace
 from oproj_pass.errors import ConfigError
 
 EXAMPLE = "Example: oproj advise DeepSeek-V3/config.json --machine a2 --scheme w8a8 --batch 24"
@@ -50,6 +51,7 @@ def run(
     html: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write one self-contained page as well.")
     ] = None,
+    no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
     """Say whether to shard a model's output projections on a machine, over how many ranks, and at what price.
@@ -63,30 +65,24 @@ def run(
     profile = load_profile(machine)
     captured = _captured(cudagraph_capture_sizes, batch)
     fields = config_fields(path)
-    with progress(f"building {path}") as status:
-        model = build_model(path, None)
-        status.update(f"capturing {type(model).__name__}")
-        from oproj_pass.advisor.advice import Setting  # noqa: PLC0415 - loads torch
-        from oproj_pass.advisor.advise import advise  # noqa: PLC0415 - loads torch
-        from oproj_pass.advisor.kv_cache import read_kv_cache  # noqa: PLC0415
-        from oproj_pass.advisor.sites import SCHEMES, scheme_of  # noqa: PLC0415
-        from oproj_pass.explanation import explain  # noqa: PLC0415
-        from oproj_pass.passes.sites.options import ROLE_TITLES, size_option  # noqa: PLC0415
+    from oproj_pass.advisor.advice import Setting  # noqa: PLC0415 - loads torch
+    from oproj_pass.advisor.advise import advise  # noqa: PLC0415
+    from oproj_pass.advisor.kv_cache import read_kv_cache  # noqa: PLC0415
+    from oproj_pass.advisor.sites import SCHEMES, scheme_of  # noqa: PLC0415
+    from oproj_pass.passes.sites.options import ROLE_TITLES, size_option  # noqa: PLC0415
 
-        with model_errors(path):
-            family = {size_option(role): "auto" for role in ROLE_TITLES}
-            report = explain(model, config=family, **decode_step())
-    facts: Any = model.config
+    family = {size_option(role): "auto" for role in ROLE_TITLES}
+    traced = trace(path, None, family, no_cache=no_cache)
     stored = scheme_of(fields) if scheme is None else SCHEMES.get(scheme)
     advice = advise(
-        report,
+        traced.report,
         profile,
         Setting(
             batch, captured, framework, sequence_length, block_size, max_slowdown_ms, kv_cache_memory_bytes
         ),
         sizes=oproj_tensor_parallel_size or (2, 4, 8),
         scheme=stored,
-        cache=read_kv_cache(facts.to_dict(), 1 if kv_cache_dtype == "8bit" else 2),
+        cache=read_kv_cache(traced.facts, 1 if kv_cache_dtype == "8bit" else 2),
         draft_layers=fields.get("num_nextn_predict_layers") or 0,
     )
     if html is not None:

@@ -7,8 +7,9 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from oproj_pass.cli.hf_model import build_model, config_fields, decode_step, model_errors
-from oproj_pass.cli.output import Json, Status, finish, progress, show, write_page
+from oproj_pass.cli.hf_model import config_fields, model_errors
+from oproj_pass.cli.output import Json, Status, finish, show, write_page
+from oproj_pass.cli.traced import NoCache, trace
 
 if TYPE_CHECKING:
     from oproj_pass.explanation.quantization_config import CheckpointFormat
@@ -40,6 +41,7 @@ def run(
     html: Annotated[
         Path | None, typer.Option(dir_okay=False, help="Write one self-contained page instead of text.")
     ] = None,
+    no_cache: NoCache = False,
     json: Json = False,
 ) -> None:
     """Show every attention of a model, what becomes of its output projection, and the bytes.
@@ -48,20 +50,15 @@ def run(
 
     Exit status: 0 the model can be sharded (over the given number of ranks), 1 it cannot, 2 bad input.
     """
-    with progress(f"building {path}") as status:
-        with model_errors(path):
-            stored = _stored_as(config_fields(path), dtype)
-        model = build_model(path, dtype if dtype in _COMPUTE_TYPES else None)
-        status.update(f"capturing {type(model).__name__}")
-        from oproj_pass.explanation import explain  # noqa: PLC0415 - loads torch
-
-        config = {
-            "oproj_tensor_parallel_size": oproj_tensor_parallel_size or "auto",
-            "include": include or (),
-            "exclude": exclude or (),
-        }
-        with model_errors(path):
-            report = explain(model, config=config, **decode_step())
+    with model_errors(path):
+        stored = _stored_as(config_fields(path), dtype)
+    config = {
+        "oproj_tensor_parallel_size": oproj_tensor_parallel_size or "auto",
+        "include": include or (),
+        "exclude": exclude or (),
+    }
+    compute_type = dtype if dtype in _COMPUTE_TYPES else None
+    report = trace(path, compute_type, config, no_cache=no_cache).report
     note = None
     if stored is not None:
         from oproj_pass.explanation.stored import as_stored  # noqa: PLC0415

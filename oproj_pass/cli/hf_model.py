@@ -19,9 +19,20 @@ NUM_TOKENS = 4
 """Requests of the decode step that is captured, one token each; the report does not depend on it."""
 
 
+def config_file(path: Path) -> Path:
+    """A config.json, given as the file or as the folder that holds it."""
+    return path / "config.json" if path.is_dir() else path
+
+
 def config_fields(path: Path) -> dict[str, Any]:
     """What a config.json says, given as the file or as the folder that holds it."""
-    return read_file(path / "config.json" if path.is_dir() else path)
+    return read_file(config_file(path))
+
+
+def require_transformers() -> None:
+    """Raise ``ConfigError`` where transformers is missing."""
+    if find_spec("transformers") is None:
+        raise ConfigError(MISSING_TRANSFORMERS)
 
 
 def build_model(path: Path, dtype: str | None) -> "nn.Module":
@@ -31,8 +42,7 @@ def build_model(path: Path, dtype: str | None) -> "nn.Module":
     kernels need a device and weights: whoever counts bytes reads it from the fields. Raises ``ConfigError``
     where transformers is missing, does not know the config, or cannot build it.
     """
-    if find_spec("transformers") is None:
-        raise ConfigError(MISSING_TRANSFORMERS)
+    require_transformers()
     import torch  # noqa: PLC0415 - slow to load, and not needed to refuse
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM  # noqa: PLC0415
 

@@ -12,7 +12,7 @@ from oproj_pass.explanation.by_role import RoleTotal, by_role
 from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
 from oproj_pass.passes import NearMiss
-from oproj_pass.tracing.graphs import GraphBreak
+from oproj_pass.tracing.graph_break import GraphBreak
 
 _LARGEST_LISTED_SIZE = 64
 

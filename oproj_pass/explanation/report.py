@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from oproj_pass.explanation import render
 from oproj_pass.explanation.explained import Explained
 from oproj_pass.explanation.row import ProjectionRow
-from oproj_pass.tracing.graphs import GraphBreak
+from oproj_pass.tracing.graph_break import GraphBreak
 
 __all__ = ["ExplainReport", "GraphBreak", "ProjectionRow"]
 

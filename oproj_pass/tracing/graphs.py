@@ -7,7 +7,6 @@ the caller's arguments, stay as they are. A model on ``meta`` runs on ``meta``.
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -18,17 +17,10 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.utils._pytree import tree_map_only
 
 from oproj_pass.errors import ConfigError, WeightReleasedError
+from oproj_pass.tracing.graph_break import GraphBreak
 from oproj_pass.tracing.isolation import isolated_compile
 from oproj_pass.weights.memory_report import stored_tensors, unwrap
 from oproj_pass.weights.released import Released
-
-
-@dataclass(frozen=True)
-class GraphBreak:
-    """Where Dynamo left the graph, and why; ``source`` is ``file:line``, empty when it is not known."""
-
-    reason: str
-    source: str
 
 
 def capture_graphs(

@@ -4,11 +4,11 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.context_parallel.rows import Call, CannotSplit, Followed, Rows, shape_of
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 COMPARE = ops.targets(
     "eq", "ne", "lt", "le", "gt", "ge", "and", "and_", "or", "or_", "xor", "invert", "logical_and",

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch.fx import Graph, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.context_parallel import index
 from oproj_pass.passes.context_parallel.rows import CannotSplit, Size
@@ -17,6 +16,7 @@ from oproj_pass.passes.context_parallel.trace import RowTrace
 from oproj_pass.passes.graph.collectives import FLOAT8
 from oproj_pass.passes.graph.metadata import inherit_origin
 from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.context_parallel.elementwise_rules import aligned_rows, split_of
 from oproj_pass.passes.context_parallel.rows import (
@@ -24,6 +23,7 @@ from oproj_pass.passes.context_parallel.rows import (
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 STATES_NO_SIZE = ops.targets("flatten", "squeeze", "unsqueeze")
 VIEWS = STATES_NO_SIZE | ops.targets("view", "reshape", "_unsafe_view", "unflatten")

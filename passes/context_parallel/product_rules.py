@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.context_parallel.elementwise_rules import aligned_splits, split_of
 from oproj_pass.passes.context_parallel.rows import (
@@ -19,6 +18,7 @@ from oproj_pass.passes.context_parallel.rows import (
 )
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 LINEAR = ops.targets("linear")
 ADDED = ops.targets("addmm", "baddbmm")

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.graph.provenance import value_of
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 Size = int | torch.SymInt
 Place = tuple[Any, ...]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.context_parallel.emit import ContextGroup, RowWriter
 from oproj_pass.passes.context_parallel.plan import WholeValues, gather_for_attention, restore_at
@@ -18,6 +17,7 @@ from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
 from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
 from oproj_pass.passes.graph.provenance import module_path, value_of
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 _DECODE = "it holds one row a sequence, a decode, which every rank runs whole"
 

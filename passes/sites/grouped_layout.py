@@ -7,9 +7,8 @@ dimensions, the slowest first; a view joins runs and takes them apart, everythin
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 from torch import SymInt
 from torch.fx import Node
 
@@ -22,6 +21,9 @@ from oproj_pass.passes.graph.effects import is_mere_check
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.sites.inner_state import NotElementwise
 
+if TYPE_CHECKING:
+    import sympy
+
 _RELAID = VIEW | UNFLATTEN | ops.targets("flatten", "squeeze", "unsqueeze")
 _SAME = ops.CAST | ops.COPY
 _GROUP, _FEATURE = (-2,), (-1,)
@@ -32,9 +34,9 @@ class _Piece:
     """A piece of ``size`` of a dimension; ``place`` orders the pieces of all rows."""
 
     place: tuple[int, ...]
-    size: sympy.Expr
+    size: "sympy.Expr"
 
-    def apart(self, inner: sympy.Expr) -> tuple["_Piece", "_Piece"] | None:
+    def apart(self, inner: "sympy.Expr") -> tuple["_Piece", "_Piece"] | None:
         """It as an outer and an inner piece; None where it does not fall into whole ones."""
         outer = self.size / inner
         if not outer.is_integer:
@@ -96,7 +98,7 @@ def _relaid(node: Node, dimensions: _Dimensions) -> _Dimensions:
     return viewed
 
 
-def _viewed(dimensions: _Dimensions, sizes: Sequence[sympy.Expr]) -> _Dimensions | None:
+def _viewed(dimensions: _Dimensions, sizes: "Sequence[sympy.Expr]") -> _Dimensions | None:
     """The same pieces in order, in dimensions of other sizes; None where a size ends inside of a piece."""
     pieces = [piece for run in dimensions for piece in run]
     viewed: _Dimensions = []
@@ -123,7 +125,9 @@ def _run(pieces: list[_Piece]) -> list[_Piece]:
     return [piece for piece in pieces if piece.size != 1]
 
 
-def _expression(size: Any) -> sympy.Expr:
+def _expression(size: Any) -> "sympy.Expr":
+    import sympy  # noqa: PLC0415 - half a second to load, and few models have groups
+
     return size.node.expr if isinstance(size, SymInt) else sympy.Integer(size)
 
 

@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensor
 from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.gemm.gemm import Gemm, is_plain
 from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
 from oproj_pass.passes.graph.provenance import nbytes, real_value, storage_of, value_of
+from oproj_pass.passes.graph.symbols import statically_known_true
 
 
 def weight_refusal(gemm: Gemm, axis: Axis = Axis.K) -> str | None:

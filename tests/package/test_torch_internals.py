@@ -20,7 +20,7 @@ USED = {
 # What a user may import first, and what each must check before it imports anything private of torch.
 DOORS = {
     "oproj_pass.backend": "oproj_pass",
-    "oproj_pass.explanation": "oproj_pass",
+    "oproj_pass.explanation.explain": "oproj_pass",
     "oproj_pass.passes": "oproj_pass.passes",
     "oproj_pass.runtime": "oproj_pass",
     "oproj_pass.full_state_dict": "oproj_pass",

@@ -45,6 +45,12 @@ LLAMA = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_earlier_run(tmp_path_factory, monkeypatch):
+    """Nothing is answered from what was found before."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 @pytest.fixture
 def oproj():
     """The command in this process."""

@@ -17,7 +17,8 @@ from oproj_pass.explanation.report import ExplainReport, ProjectionRow
 from oproj_pass.explanation.rows import rows_of
 from oproj_pass.passes import NearMiss
 from oproj_pass.tracing.equal_layers import shorten_stack
-from oproj_pass.tracing.graphs import GraphBreak, capture_graphs, copy_to_run
+from oproj_pass.tracing.graph_break import GraphBreak
+from oproj_pass.tracing.graphs import capture_graphs, copy_to_run
 from oproj_pass.tracing.sites import SiteSearch
 
 logger = logging.getLogger(__name__)
