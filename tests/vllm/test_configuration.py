@@ -36,6 +36,7 @@ def every_fact(model):
         "guard": configuration.guard_facts(model),
         "head": configuration.head_facts(model),
         "preemption": scheduling.preemption_facts(model),
+        "asynchronous": scheduling.asynchronous_facts(model),
         "depths": scheduling.depths_by_batch_size(model),
     }
 
@@ -200,6 +201,25 @@ def test_a_decode_node_that_splits_decides_over_preempted_requests(facts):
 )
 def test_preemption_stays_vllms_own_elsewhere(facts, case):
     assert facts["preemption"][case] is None
+
+
+def test_the_asynchronous_scheduler_resumes_what_was_offloaded(facts):
+    preempted, ends, answers = facts["asynchronous"]["room"]
+    assert preempted
+    assert set(ends.values()) == {("length", None)}
+    assert set(answers.values()) == {40}
+
+
+def test_the_asynchronous_scheduler_aborts_what_was_not_and_lets_the_others_live(facts):
+    preempted, ends, answers = facts["asynchronous"]["none"]
+    assert 0 < len(preempted) < len(ends) == 3
+    for name, (finish, stop) in ends.items():
+        if name in preempted:
+            assert finish == "error"
+            assert f"request {name} was preempted and its KV cache could not be offloaded" in stop
+            assert answers[name] < 40
+        else:
+            assert (finish, stop, answers[name]) == ("length", None, 40)
 
 
 def test_refuses_to_recompute_behind_the_policy_what_fails_to_load(facts):

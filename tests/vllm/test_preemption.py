@@ -6,6 +6,7 @@ import pytest
 
 from tests.vllm.support.engine import COMPILED, build_engine
 from tests.vllm.support.process import run_ranks
+from tests.vllm.support.scheduling import OFFLOAD
 
 pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
 
@@ -15,12 +16,7 @@ TIGHT = {
     "block_size": 32,
     "num_gpu_blocks_override": 7,  # one of them unused: three prompts fit, two requests with their answers do
     "max_model_len": 128,
-    "async_scheduling": False,
-    "kv_transfer_config": {
-        "kv_connector": "PreemptOffloadConnector",
-        "kv_connector_module_path": "tests.vllm.support.offload",
-        "kv_role": "kv_consumer",
-    },
+    "kv_transfer_config": OFFLOAD,
 }
 
 
