@@ -7,7 +7,7 @@ from tests.vllm.support.process import run_ranks
 IN, OUT, BLOCK = 512, 256, 128
 
 
-def _layer(rank, prefix, quant_config=None, **arguments):
+def _layer(rank, prefix, quant_config=None, cls=None, load_sharded=True, **arguments):
     """A row-parallel layer of an engine that shards over two ranks, as ``rank`` builds it."""
     import types
     from unittest.mock import patch
@@ -23,11 +23,14 @@ def _layer(rank, prefix, quant_config=None, **arguments):
     group = ShardGroup(None, None, (0, 1), rank)
     unsharded = types.SimpleNamespace(world_size=1, rank_in_group=0)
     with (
-        patch.object(layers, "settings_of_model", lambda _: Settings({"oproj": 2})),
+        patch.object(
+            layers, "settings_of_model", lambda _: Settings({"oproj": 2}, load_sharded=load_sharded)
+        ),
         patch.object(layers, "shard_group_of", lambda _: group),
         patch.object(parallel_state, "_TP", unsharded),
     ):
-        return RowParallelLinear(IN, OUT, bias=False, quant_config=quant_config, prefix=prefix, **arguments)
+        cls = cls or RowParallelLinear
+        return cls(IN, OUT, bias=False, quant_config=quant_config, prefix=prefix, **arguments)
 
 
 def dense_facts():
@@ -53,6 +56,41 @@ def dense_facts():
     for prefix in ("model.layers.0.mlp.down_proj", "model.layers.0.linear_attn.out_proj", "audio_projector"):
         facts[prefix] = tuple(_layer(0, prefix, params_dtype=torch.float32).weight.shape)
     return facts
+
+
+def exchanging_facts():
+    """What becomes of layers that bring an exchange of their own, as vllm-ascend's do."""
+    import sys
+    import types
+
+    from vllm.model_executor.layers.linear import RowParallelLinear
+
+    from examples.vllm_on_cpu import prepare
+
+    prepare()
+    own, other = object(), object()
+    groups = types.SimpleNamespace(get_otp_group=lambda: own)
+    sys.modules["vllm_ascend.distributed.parallel_state"] = groups
+
+    def built(group, prefix, load_sharded):
+        class Exchanging(RowParallelLinear):
+            def __init__(self, *args, prefix, **kwargs):
+                super().__init__(*args, prefix=prefix, **kwargs)
+                self.custom_op = types.SimpleNamespace(comm_group=group)
+
+        try:
+            layer = _layer(0, f"model.layers.0.{prefix}", cls=Exchanging, load_sharded=load_sharded)
+        except ValueError as error:
+            return str(error)
+        return layer.custom_op
+
+    return {
+        "in full": built(own, "self_attn.o_proj", False),
+        "of another name": built(own, "mixer.o_proj", True),
+        "by slice": built(own, "self_attn.o_proj", True),
+        "of an MLP": built(own, "mlp.down_proj", False) is not None,
+        "over another group": built(other, "self_attn.o_proj", False) is not None,
+    }
 
 
 def block_facts():
@@ -117,6 +155,16 @@ def test_weights_that_are_loaded_again_reach_the_shard(dense, rank):
 )
 def test_other_layers_load_in_full(dense, prefix):
     assert dense[prefix] == (OUT, IN)
+
+
+def test_a_projection_that_the_platform_shares_by_itself_is_not_shared_twice():
+    (facts,) = run_ranks(_without_rank, exchanging_facts, world=1)
+    for name in ("in full", "of another name"):
+        assert "vllm-ascend shares this projection by itself" in facts[name]
+    assert facts["in full"].startswith("model.layers.0.self_attn.o_proj:")
+    assert facts["by slice"] is None
+    assert facts["of an MLP"] is True
+    assert facts["over another group"] is True
 
 
 def test_block_scales_follow_their_weights():

@@ -7,7 +7,7 @@ each slice becomes the shard of a released parameter with the full shape, and th
 again: the graph shows one full projection, which the pass finds by dataflow and rewrites like any other.
 
 Decides by path which layers load that way, conservatively: what it leaves out loads in full, and the backend
-releases it when the graph is compiled.
+releases it when the graph is compiled. A layer that something else has cut already is refused.
 """
 
 import functools
@@ -15,6 +15,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 from unittest.mock import patch
 
@@ -28,7 +29,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.integrations.vllm.hooks import wrap_constructions
 from oproj_pass.integrations.vllm.ranks import shard_group_of
-from oproj_pass.integrations.vllm.settings import settings_of_model
+from oproj_pass.integrations.vllm.settings import Settings, settings_of_model
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import ReleasedParameter, adopt
 
@@ -56,6 +57,7 @@ def _constructing(original: Callable[..., None]) -> Callable[..., None]:
         group = _group_of(arguments.get("prefix", ""), bool(arguments.get("disable_tp")))
         if group is None:
             original(self, *args, **kwargs)
+            _require_shared_once(self)
             return
         with _as_tensor_parallel_group(group):
             original(self, *args, **kwargs)
@@ -68,12 +70,37 @@ def _constructing(original: Callable[..., None]) -> Callable[..., None]:
 
 def _group_of(prefix: str, disable_tp: bool) -> ShardGroup | None:
     """The ranks that share the layer ``prefix``, None for a layer that loads in full."""
+    settings = _settings()
+    if settings is None or not settings.load_sharded or disable_tp:
+        return None
+    return shard_group_of(settings) if _OUTPUT_PROJECTION.search(prefix) else None
+
+
+def _settings() -> Settings | None:
+    """The settings for the model that is being built, None where its output projections are not shared."""
     if isinstance(parallel_state._TP, _Ranks):  # a subclass is being built, and this is its base
         return None
     settings = settings_of_model(get_current_vllm_config_or_none())
-    if settings is None or settings.sizes["oproj"] < 2 or not settings.load_sharded or disable_tp:
-        return None
-    return shard_group_of(settings) if _OUTPUT_PROJECTION.search(prefix) else None
+    return None if settings is None or settings.sizes["oproj"] < 2 else settings
+
+
+def _require_shared_once(layer: Any) -> None:
+    """Raise ``ConfigError`` for a projection that loads in full and that vllm-ascend shares by itself.
+
+    vllm-ascend reads the same size, and gives each layer named ``o_proj`` an exchange of its own, over its
+    own group: the graph would hold a rank's part of the weight and take it for the whole.
+    """
+    custom_op = getattr(layer, "custom_op", None)
+    if custom_op is None or _settings() is None or not layer.prefix.endswith(".o_proj"):
+        return
+    groups = import_module("vllm_ascend.distributed.parallel_state")
+    if custom_op.comm_group is groups.get_otp_group():
+        raise ConfigError(
+            f"{layer.prefix}: vllm-ascend shares this projection by itself ({type(custom_op).__name__}), and "
+            "the plugin would share it once more: wrong values on every rank. Leave "
+            "additional_config.oproj_pass.load_sharded true, which takes vllm-ascend's exchange out of every "
+            "attention's output projection, or take the plugin's section and backend out."
+        )
 
 
 @contextmanager
