@@ -61,7 +61,8 @@ class OProjConfig(BaseModel):
         reduce: how partial sums become one: ``"scatter"`` (reduce_scatter), ``"exchange"`` (all_to_all, and a
             sum in rank order, half precision added up in float32), ``"auto"`` (what takes the group less
             time, measured at compile time).
-        chunks: exchange a step's rows in so many parts, one part's exchange under another's product. Rows
+        chunks: exchange a step's rows in so many parts, one part's exchange under another's product (on a
+            side stream under npugraph_ex and torchair). Rows
             stay together where that cannot pay (few bytes, a symbolic number of rows, a ``capacity``), and
             the log says so. ``"auto"``: 1, 2 or 4, what takes the group less time, measured at compile time.
         release_weights: free the full weights once their slices are cut.

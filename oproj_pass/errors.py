@@ -10,6 +10,7 @@ __all__ = [
     "OProjError",
     "RedundantGatherError",
     "SiteMismatchError",
+    "StreamOrderError",
     "TorchVersionError",
     "WeightReleasedError",
 ]
@@ -37,6 +38,10 @@ class EagerStepError(OProjError, RuntimeError):
 
 class RedundantGatherError(OProjError, RuntimeError):
     """A graph gathers what every rank of the group holds already, so that it would hold N copies of it."""
+
+
+class StreamOrderError(OProjError, RuntimeError):
+    """The events of a graph do not order its streams: a step could hang, or read what is not made yet."""
 
 
 class TorchVersionError(OProjError, ImportError):

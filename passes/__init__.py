@@ -12,6 +12,8 @@ from oproj_pass.passes.diff import GraphDiff, GraphSnapshot, SideBySide, compare
 from oproj_pass.passes.fingerprint import Fingerprint, fingerprint
 from oproj_pass.passes.gemm.axes import Axis, StoredAxis, TensorAxis, shard_of
 from oproj_pass.passes.history import HistoryStep, PassHistory
+from oproj_pass.passes.overlap.chunks import ChunksInFlight
+from oproj_pass.passes.overlap.order import RequireStreamOrder
 from oproj_pass.passes.overlap.side_stream import OverlapExchange
 from oproj_pass.passes.redundant_collectives import OwnPart, RedundantCollectives
 from oproj_pass.passes.runner import run_passes
@@ -34,6 +36,7 @@ __all__ = [
     "STRATEGIES",
     "Assignment",
     "Axis",
+    "ChunksInFlight",
     "ContextGroup",
     "ContextParallel",
     "ContextRecord",
@@ -55,6 +58,7 @@ __all__ = [
     "PassRecord",
     "Projection",
     "RedundantCollectives",
+    "RequireStreamOrder",
     "Role",
     "ShardOProj",
     "ShardPlan",

@@ -15,6 +15,8 @@ from oproj_pass.passes import GraphPass, PassRecord, ShardedRegion
 from oproj_pass.passes.ascend.mc2 import FuseMatmulReduceScatter
 from oproj_pass.passes.ascend.mc2_limits import Device
 from oproj_pass.passes.graph.process_groups import process_group
+from oproj_pass.passes.overlap.chunks import ChunksInFlight
+from oproj_pass.passes.overlap.order import RequireStreamOrder
 from oproj_pass.passes.overlap.side_stream import OverlapExchange
 from oproj_pass.passes.overlap.streams import NpugraphExStreams, Streams, TorchairStreams
 
@@ -35,9 +37,23 @@ def npu_passes(
     passes: list[GraphPass] = []
     if config.fuse == "mc2":
         passes.append(FuseMatmulReduceScatter(regions, current_device(), hccl_comm_name))
-    if config.overlap and (streams := _streams(config.inner_backend, example_inputs)) is not None:
-        passes.append(OverlapExchange(regions, streams))
-    return passes
+    if not config.overlap and config.chunks == 1:
+        return passes
+    streams = _streams(config.inner_backend, example_inputs)
+    if config.overlap and streams is None:
+        logger.warning(
+            "overlap is left out: it needs npugraph_ex or torchair, on npu; found inner_backend = %r, on %s",
+            config.inner_backend, ", ".join(_devices(example_inputs)),
+        )  # fmt: skip
+    return passes if streams is None else [*passes, *_on_streams(regions, streams, config)]
+
+
+def _on_streams(regions: list[ShardedRegion], streams: Streams, config: OProjConfig) -> list[GraphPass]:
+    """Elsewhere a collective runs beside what follows from where it starts to where it is awaited."""
+    passes: list[GraphPass] = [OverlapExchange(regions, streams)] if config.overlap else []
+    if config.chunks != 1:
+        passes.append(ChunksInFlight(regions, streams))
+    return [*passes, RequireStreamOrder(streams)]
 
 
 def current_device() -> Device:
@@ -62,21 +78,21 @@ def hccl_comm_name(group_name: str) -> str | None:
 
 
 def _streams(inner_backend: Any, example_inputs: Sequence[Any]) -> Streams | None:
-    """The spelling of streams that the inner backend reads, None (and a warning) if it reads none."""
-    devices = sorted({value.device.type for value in example_inputs if isinstance(value, Tensor)})
+    """The spelling of streams that the inner backend reads, None if it reads none."""
     inner = getattr(inner_backend, "func", inner_backend)
     compiler = inner if isinstance(inner, str) else inner.__module__.partition(".")[0]
-    if compiler in _STREAMS and "npu" in devices:
-        return _STREAMS[compiler]()
-    logger.warning(
-        "overlap is left out: it needs npugraph_ex or torchair, on npu; found inner_backend = %r, on %s",
-        inner_backend, ", ".join(devices),
-    )  # fmt: skip
-    return None
+    on_npu = "npu" in _devices(example_inputs)
+    return _STREAMS[compiler]() if on_npu and compiler in _STREAMS else None
+
+
+def _devices(example_inputs: Sequence[Any]) -> list[str]:
+    return sorted({value.device.type for value in example_inputs if isinstance(value, Tensor)})
 
 
 def log_untaken(record: PassRecord) -> None:
-    """Say which regions a pass left as they were, and why."""
+    """Say which regions a pass left as they were, and why; nothing of a pass that looked at none."""
+    if not record.matches and not record.near_misses:
+        return
     logger.info("%s: %d projections", record.name, len(record.matches))
     for miss in record.near_misses:
         logger.info("%s %s", miss.path, miss.reason)

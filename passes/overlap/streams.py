@@ -13,6 +13,8 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.fx.node import has_side_effect
 
+from oproj_pass.passes.overlap.marks import Does, Mark
+
 
 class Streams(Protocol):
     """How a compiler spells a side stream. An event is whatever ``record`` returns."""
@@ -31,6 +33,9 @@ class Streams(Protocol):
 
     def hold(self, graph: Graph, tensor: Node) -> None:
         """Keep the tensor's memory until here."""
+
+    def mark(self, node: Node) -> Mark | None:
+        """What a node of this spelling does to streams, None for any other node."""
 
 
 class NpugraphExStreams:
@@ -64,6 +69,15 @@ class NpugraphExStreams:
         has_side_effect(torch.ops.oproj_pass.hold.default)
         graph.call_function(torch.ops.oproj_pass.hold.default, (tensor,))
 
+    def mark(self, node: Node) -> Mark | None:
+        """By its operator; an event is its tag."""
+        own = torch.ops.npugraph_ex
+        if node.target is own.tagged_event_record.default:
+            return Mark(Does.RECORD, node.args[0])
+        if node.target is own.tagged_event_wait.default:
+            return Mark(Does.WAIT, node.args[0])
+        return _scope_mark(node, own)
+
 
 class TorchairStreams:
     """The spelling of torchair. The graph engine plans memory over all streams."""
@@ -89,6 +103,21 @@ class TorchairStreams:
 
     def hold(self, graph: Graph, tensor: Node) -> None:
         """Nothing to do."""
+
+    def mark(self, node: Node) -> Mark | None:
+        """By its operator; an event is the node that records it."""
+        own = torch.ops.air
+        if node.target is own.record.default:
+            return Mark(Does.RECORD, node)
+        if node.target is own.wait.default:
+            return Mark(Does.WAIT, node.args[0][0])  # type: ignore[index]
+        return _scope_mark(node, own)
+
+
+def _scope_mark(node: Node, own: Any) -> Mark | None:
+    if node.target is own.scope_enter.default:
+        return Mark(Does.ENTER, node.args[1][0])  # type: ignore[index]
+    return Mark(Does.EXIT) if node.target is own.scope_exit.default else None
 
 
 @torch.library.custom_op("oproj_pass::hold", mutates_args=())

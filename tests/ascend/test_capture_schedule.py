@@ -4,17 +4,13 @@ Both were captured over real HCCL communicators and are read from the device's l
 ranks, of which one never comes: the stub moves nothing.
 """
 
-import importlib.util
-
 import pytest
 
-from tests.ascend.cann.build import wheel_folder
 from tests.ascend.support import serving
-from tests.ascend.support.trace import VECTOR_CORES, captured_models, trace_of
+from tests.ascend.support.trace import VECTOR_CORES, captured_models, deadlock_check, trace_of
 
 LAYERS = 2
 COLLECTIVES = ["all_to_all", "reduce_scatter"] * LAYERS
-CHECK = "dynamo/npugraph_ex/tools/aclgraph_check/deadlock_check.py"
 
 
 def capture_both():
@@ -68,14 +64,11 @@ def schedules(npu_process):
 @pytest.fixture
 def check(tmp_path, capsys):
     """The wheel's own check, loaded without torch_npu; returns what it says and whether it marked tasks."""
-    spec = importlib.util.spec_from_file_location("deadlock_check", wheel_folder() / CHECK)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
     def run(schedule):
         before, after = tmp_path / "trace.json", tmp_path / "marked.json"
         before.write_text(trace_of(schedule, COLLECTIVES))
-        module.deadlock_check(str(before), str(after), VECTOR_CORES)
+        deadlock_check()(str(before), str(after), VECTOR_CORES)
         return capsys.readouterr().out, after.exists()
 
     return run

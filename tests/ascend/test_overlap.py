@@ -1,7 +1,5 @@
 """The overlapped schedule in real compilers: npugraph_ex's captures on a fake device, torchair's GE graph."""
 
-import importlib.util
-import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +11,13 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from oproj_pass.passes import Exchange, ShardOProj, run_passes
-from oproj_pass.passes.graph.collectives import is_collective
 from oproj_pass.passes.overlap import side_stream as overlap
 from oproj_pass.passes.overlap.side_stream import OverlapExchange
-from tests.ascend.cann.build import wheel_folder
+from tests.ascend.support.trace import is_risky
 from tests.support import streams
 from tests.support.models import decoder, parallel_decoder, rows
 
 HIDDEN, HEADS, HEAD_DIM, RANKS, LAYERS = 32, 4, 16, 4, 2
-AIV_CORES = 48
 
 
 class Layer(nn.Module):
@@ -162,40 +158,6 @@ def overlapped(model, refuse=True):
     return gm.graph, record
 
 
-def trace(graph):
-    """The schedule as the device's profiler would dump it; a collective wants all vector cores at once."""
-    handles, tasks = {}, []
-    for number, (node, stream) in enumerate(streams.streams_of(graph).items()):
-        kind, name, cores = "KERNEL_AICORE", node.name, 0
-        if node.target in (streams.record, streams.wait):
-            handle = handles.setdefault(node.args[0], len(handles))
-            kind = "EVENT_RECORD" if node.target is streams.record else "EVENT_WAIT"
-            name = f"{kind}_{handle}"
-        elif is_collective(node):
-            kind, name, cores = "KERNEL_AIVEC", f"aiv_{node.name}", AIV_CORES
-        arguments = {"Task Type": kind, "Task Id": number, "Numblocks": cores, "Schem Mode": int(bool(cores))}
-        tasks.append({"ph": "X", "tid": f"stream{int(stream is not None)}", "name": name, "ts": number,
-                      "dur": 1, "args": arguments})  # fmt: skip
-    return tasks
-
-
-@pytest.fixture(scope="module")
-def deadlock_check():
-    """npugraph_ex's own, which needs neither torch_npu nor a device."""
-    path = wheel_folder() / "dynamo/npugraph_ex/tools/aclgraph_check/deadlock_check.py"
-    spec = importlib.util.spec_from_file_location("deadlock_check", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.deadlock_check
-
-
-def risks(deadlock_check, graph, tmp_path, capsys):
-    schedule = tmp_path / "schedule.json"
-    schedule.write_text(json.dumps(trace(graph)))
-    deadlock_check(str(schedule), str(tmp_path / "report.json"), AIV_CORES)
-    return "No deadlock risks" not in capsys.readouterr().out
-
-
 class CommunicatingMlp(nn.Module):
     def forward(self, x):
         reduced = torch.ops._c10d_functional.all_reduce(x, "sum", "group")
@@ -209,22 +171,22 @@ def communicating_decoder():
     return model
 
 
-def test_the_compilers_own_check_finds_no_deadlock_in_the_schedule(deadlock_check, tmp_path, capsys):
+def test_the_compilers_own_check_finds_no_deadlock_in_the_schedule(tmp_path, capsys):
     graph, record = overlapped(parallel_decoder())
     assert len(record.matches) == 2
-    assert not risks(deadlock_check, graph, tmp_path, capsys)
+    assert not is_risky(graph, tmp_path, capsys)
 
 
-def test_a_schedule_that_the_pass_refuses_can_deadlock(deadlock_check, tmp_path, capsys):
+def test_a_schedule_that_the_pass_refuses_can_deadlock(tmp_path, capsys):
     """The check's negative control, and the reason for the refusal."""
     _, record = overlapped(communicating_decoder())
     assert all("two collectives at once can deadlock" in miss.reason for miss in record.near_misses)
     assert len(record.near_misses) == 2
     forced, _ = overlapped(communicating_decoder(), refuse=False)
-    assert risks(deadlock_check, forced, tmp_path, capsys)
+    assert is_risky(forced, tmp_path, capsys)
 
 
-def test_leaves_a_sequential_schedule_on_one_stream(deadlock_check, tmp_path, capsys):
+def test_leaves_a_sequential_schedule_on_one_stream(tmp_path, capsys):
     graph, record = overlapped(decoder())
     assert record.is_clean
-    assert not risks(deadlock_check, graph, tmp_path, capsys)
+    assert not is_risky(graph, tmp_path, capsys)

@@ -71,11 +71,13 @@ def sharded(
     roles=(),
     mesh=None,
     edit=None,
+    then=None,
     slice_of=shard_of,
     dynamic=False,
     **exchange,
 ) -> Outcome:
     """One step of ``module``, rank r with the activations ``xs[r]``; ``edit`` sabotages the graph.
+    ``then``: makes further passes of the regions that were written.
 
     Every projection by one ``strategy``, or every site of the ``roles`` by the role's own. ``mesh``: (a, b),
     over which a grid cuts K and H.
@@ -94,7 +96,8 @@ def sharded(
         if roles:
             policy = family_plan(gm, roles, names, over)
         sharding = ShardOProj(policy, parameters=names, attention_ops=registered(quantised.ATTENTION))
-        (record,) = run_passes(gm, (), [sharding])
+        further = then(sharding.regions) if then else []
+        record, *_ = run_passes(gm, (), [sharding, *further])
         for check in gm.graph.find_nodes(
             op="call_function", target=torch.ops.aten._assert_tensor_metadata.default
         ):

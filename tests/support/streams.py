@@ -2,6 +2,8 @@
 
 from torch.fx import Node
 
+from oproj_pass.passes.overlap.marks import Does, Mark
+
 
 def record(name):
     return None
@@ -23,6 +25,9 @@ def hold(tensor):
     return None
 
 
+MARKS = {record: Does.RECORD, wait: Does.WAIT, enter: Does.ENTER, leave: Does.EXIT}
+
+
 class PlainStreams:
     """A spelling that any machine can run."""
 
@@ -41,6 +46,11 @@ class PlainStreams:
 
     def hold(self, graph, tensor):
         graph.call_function(hold, (tensor,))
+
+    def mark(self, node):
+        if node.target in MARKS:
+            return Mark(MARKS[node.target], *node.args)
+        return None
 
 
 def streams_of(graph):

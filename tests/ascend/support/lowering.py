@@ -9,13 +9,15 @@ from tests.ascend.support.decode import decode_step, decoder
 
 LAYOUT = {"Const", "Identity", "Reshape", "Transpose", "StridedSliceV2"}
 ATTRIBUTES = ("group", "reduction", "rank_size")
+_LABEL = "_user_stream_label"
 
 
 @dataclass(frozen=True)
 class Operator:
     """One GE operator.
 
-    ``inputs``: the names of the operators it reads; ``shape``: of its first output; ``value``: of a constant.
+    ``inputs``: the names of the operators it reads or waits for; ``waits_for``: those that it only waits for;
+    ``shape``: of its first output; ``value``: of a constant; ``stream``: its label, None on the main one.
     """
 
     type: str
@@ -24,6 +26,8 @@ class Operator:
     shape: tuple[int, ...] | None
     attributes: dict
     value: list | None
+    stream: str | None
+    waits_for: tuple[str, ...]
 
 
 class _Lowered(Exception):
@@ -112,6 +116,8 @@ def _read(operator):
         _shape(operator),
         {name: value.s.decode() or value.i for name, value in values.items()},
         _constant(operator),
+        operator.attr[_LABEL].s.decode() if _LABEL in operator.attr else None,
+        tuple(name.rpartition(":")[0] for name in operator.input if name.endswith(":-1")),
     )
 
 
