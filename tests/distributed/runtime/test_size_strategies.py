@@ -99,6 +99,13 @@ def test_ranks_that_name_other_ways_are_refused_on_both_at_the_first_graph(two_r
         assert seconds < 10 * PATIENCE  # compiles
 
 
+def test_a_rank_that_alone_measures_its_way_is_refused_on_both(two_ranks):
+    for kind, message, seconds in two_ranks.run(captured_apart, {16: {"reduce": "auto"}}):
+        assert kind == "GroupMismatchError"
+        assert "rank 1 measures how a graph may exchange" in message
+        assert seconds < 10 * PATIENCE
+
+
 def captured_under_two_plans():
     """Rank 0's model was compiled under another plan than its runner has."""
     plan, other = planned(NAMED), planned(NAMED)
