@@ -1,4 +1,4 @@
-"""torchair lowers column sharding and exchanged partial sums, through the backend and the custom pass."""
+"""torchair lowers column and grid sharding through the backend, exchanged partial sums by the custom pass."""
 
 import pytest
 
@@ -9,13 +9,23 @@ SIZE = 2
 ISSUED = {
     "column": ["HcomAllGather", "HcomAllToAll"],
     "exchange": ["HcomAllToAll", "HcomAllToAll"],
+    "grid": ["HcomAllToAll", "HcomAllGather", "HcomReduceScatter", "HcomAllToAll"],
+}
+ALONG_K, ALONG_H = "0,2", "2,3"
+RANKS = {"column": ["2,3"] * 2, "exchange": ["2,3"] * 2, "grid": [ALONG_K, ALONG_H, ALONG_K, ALONG_H]}
+FEATURES = IN_FEATURES["gqa"]
+PARTS = {
+    "column": (FEATURES, HIDDEN // SIZE),
+    "exchange": (FEATURES // SIZE, HIDDEN),
+    "grid": (FEATURES // SIZE, HIDDEN // SIZE),
 }
 
 
 def lower_chosen(chosen):
-    """Column sharding through the backend, the exchange through the custom pass."""
-    if chosen == "column":
-        return lower_by_backend("gqa", oproj_tensor_parallel_size=SIZE, strategy="column")
+    """On rank 2 of 4, which share the weights by twos, or as a grid of two by two."""
+    if chosen != "exchange":
+        size = SIZE**2 if chosen == "grid" else SIZE
+        return lower_by_backend("gqa", oproj_tensor_parallel_size=size, strategy=chosen)
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
@@ -32,24 +42,26 @@ def way(request, npu_process):
     return request.param, npu_process(lower_chosen, request.param, timeout=600).value
 
 
+def issued(operators):
+    return [operator for operator in operators if operator.type.startswith("Hcom")]
+
+
 def test_issues_the_strategys_collectives_layer_by_layer_over_the_groups_ranks(way):
     chosen, operators = way
-    issued = [operator for operator in operators if operator.type.startswith("Hcom")]
-    assert [operator.type for operator in issued] == ISSUED[chosen] * LAYERS
-    assert all(operator.attributes["group"].endswith("rank_list=2,3") for operator in issued)
+    found = issued(operators)
+    assert [operator.type for operator in found] == ISSUED[chosen] * LAYERS
+    ranks = [operator.attributes["group"].rpartition("rank_list=")[2] for operator in found]
+    assert ranks == RANKS[chosen] * LAYERS
 
 
 def test_multiplies_a_part_of_the_weight_along_the_strategys_axis_between_the_two(way):
     chosen, operators = way
-    first, second = ISSUED[chosen]
-    features = IN_FEATURES["gqa"]
-    part = (features, HIDDEN // SIZE) if chosen == "column" else (features // SIZE, HIDDEN)
+    middle = len(ISSUED[chosen]) // 2
+    arrives, leaves = ISSUED[chosen][middle - 1 : middle + 1]
     by_name = {operator.name: operator for operator in operators}
-    ways = [without_layout(way_back(operators, one)) for one in of_type(operators, second)]
-    assert [way[-3:] for way in ways if way[-2] == "MatMul"] == [[first, "MatMul", second]] * LAYERS
-    between = [
-        product
-        for product in of_type(operators, "MatMul")
-        if without_layout(way_back(operators, product))[-2:] == [first, "MatMul"]
-    ]
-    assert [by_name[product.inputs[1]].shape for product in between] == [part] * LAYERS
+    ends = [one for number, one in enumerate(issued(operators)) if number % (2 * middle) == middle]
+    for end in ends:
+        back = way_back(operators, end)
+        assert without_layout(back)[-3:] == [arrives, "MatMul", leaves]
+        product = of_type(back, "MatMul")[-1]
+        assert by_name[product.inputs[1]].shape == PARTS[chosen]
