@@ -42,18 +42,23 @@ class ChunksInFlight:
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> PassRecord:
         """Rewrite ``gm``; ``example_inputs`` are left as they are."""
         start = time.perf_counter()
-        before, taken = set(gm.graph.nodes), [one for one in self.regions if one.config.chunks > 1]
-        for number, collective in enumerate(
-            node for one in taken for node in filter(is_collective, one.nodes)
-        ):
-            self._move(collective, f"{STREAM}.{number}")
-        changed = tuple(node for node in gm.graph.nodes if node not in before)
-        return PassRecord(self.name, tuple(taken), (), changed, time.perf_counter() - start)
+        taken = [region for region in self.regions if region.config.chunks > 1]
+        changed = [node for number, region in enumerate(taken) for node in self._rewrite(region, number)]
+        return PassRecord(self.name, tuple(taken), (), tuple(changed), time.perf_counter() - start)
+
+    def _rewrite(self, region: ShardedRegion, number: int) -> list[Node]:
+        graph = region.nodes[0].graph
+        existing = set(graph.nodes)
+        for index, collective in enumerate(filter(is_collective, region.nodes)):
+            self._move(collective, f"{STREAM}.{number}.{index}")
+        created = [node for node in graph.nodes if node not in existing]
+        for node in created:
+            inherit_origin(node, region.nodes[-1])
+        return created
 
     def _move(self, collective: Node, event: str) -> None:
         graph, streams = collective.graph, self.streams
         (awaited,) = filter(ends_collective, collective.users)
-        existing = set(graph.nodes)
         with graph.inserting_before(collective):
             ready = streams.record(graph, f"{event}.ready")
             streams.enter(graph, STREAM)
@@ -66,9 +71,6 @@ class ChunksInFlight:
             for tensor in filter(_is_computed, collective.all_input_nodes):
                 streams.hold(graph, tensor)
         collective.append(awaited)
-        for node in graph.nodes:
-            if node not in existing:
-                inherit_origin(node, collective)
 
 
 def _is_computed(node: Node) -> bool:
