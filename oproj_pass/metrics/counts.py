@@ -55,5 +55,9 @@ class StepCounts:
         """A step ran; ``kind``: one of ``STEP_KINDS``."""
         self.steps[kind] += 1
         self.idle_steps += idle
+        self.add_sent(sent_nbytes)
+
+    def add_sent(self, nbytes: int | None) -> None:
+        """This rank sent so much; None: it is not known how much."""
         if self.sent_nbytes is not None:
-            self.sent_nbytes = None if sent_nbytes is None else self.sent_nbytes + sent_nbytes
+            self.sent_nbytes = None if nbytes is None else self.sent_nbytes + nbytes

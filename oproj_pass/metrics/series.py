@@ -5,6 +5,7 @@ Decides names, types and labels. Who serves them, and from which process, is dec
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import nan
 from typing import Literal
 
 from oproj_pass.metrics.counts import Durations, StepCounts
@@ -58,8 +59,8 @@ SERIES = (
     ),
     Series(
         "sent_bytes", "counter",
-        "Bytes that this rank sent to others for its sharded weights; absent where that is not known.",
-        lambda measured: _where_known(measured.counts.sent_nbytes),
+        "Bytes that this rank sent to others for its sharded weights; NaN where that is not known.",
+        lambda measured: {"": nan if (sent := measured.counts.sent_nbytes) is None else sent},
     ),
     Series(
         "freed_bytes", "gauge", "Bytes of full weights that this rank does not hold, by role.",
@@ -87,7 +88,3 @@ def samples(series: Series, measured: Measured) -> Iterator[tuple[tuple[str, ...
 def own_labels(series: Series) -> tuple[str, ...]:
     """The names of the labels that a series has besides those of its reporter."""
     return () if series.label is None else (series.label,)
-
-
-def _where_known(value: int | None) -> Mapping[str, float]:
-    return {} if value is None else {"": value}

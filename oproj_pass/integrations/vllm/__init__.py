@@ -10,8 +10,10 @@ on to what it wraps.
 - ``backend``: the pass in front of the chosen compiler, around ``CompilationConfig.init_backend``.
 - ``head``: the LM head as a graph of its own, around the worker's ``load_model`` and ``execute_dummy_batch``.
 - ``guard``: no real step may run eager, around ``set_additional_forward_context``.
+- ``metrics``: what the steps came to, around the worker's own calls, in files that ``/metrics`` shows.
 - ``preemption``: a preempted request is restored whole or aborted, around the scheduler's connector.
 - ``reload``: no new weights past the shards, around the worker's ``reload_weights``.
+- ``sleep``: no sleep that would lose the shards, around the engine's and the worker's ``sleep``.
 """
 
 import logging
@@ -34,12 +36,14 @@ def register() -> None:
             head,
             hoist,
             layers,
+            metrics,
             preemption,
             reload,
             rules,
+            sleep,
         )
     except ImportError as error:
         logger.warning("o_proj sharding is not available in this vLLM: %s", error)
         return
-    for part in (rules, layers, hoist, backend, head, guard, preemption, reload):
+    for part in (rules, layers, hoist, backend, head, guard, metrics, preemption, reload, sleep):
         part.install()

@@ -15,6 +15,7 @@ from vllm.platforms import current_platform
 
 from oproj_pass.backend import oproj_npu
 from oproj_pass.integrations.vllm.hooks import wrap
+from oproj_pass.integrations.vllm.metrics import ENGINE, SentBytes
 from oproj_pass.integrations.vllm.ranks import process_group_of
 from oproj_pass.integrations.vllm.settings import BACKEND, Settings, settings_of
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
@@ -40,7 +41,7 @@ def _choosing(original: Callable[..., Any]) -> Callable[..., Any]:
         is_model = not is_encoder and backends.model_tag == _MODEL
         if settings is None or not is_model or not any(settings.in_model.values()):
             return Sharding(_compiler() | sizes_as_options({})) if chosen == BACKEND else chosen
-        return Sharding(options_of(settings, chosen))
+        return Sharding(options_of(settings, chosen), ENGINE.model)
 
     return init_backend
 
@@ -95,14 +96,20 @@ def _compiler() -> dict[str, Any]:
 
 
 class Sharding:
-    """The Dynamo backend that vLLM compiles with: ``oproj_npu`` with the engine's options."""
+    """The Dynamo backend that vLLM compiles with: ``oproj_npu`` with the engine's options.
 
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.options = options
+    ``sent``: learns what the graph sends.
+    """
+
+    def __init__(self, options: dict[str, Any], sent: SentBytes | None = None) -> None:
+        self.options, self.sent = options, sent
 
     def __call__(self, gm: GraphModule, example_inputs: Sequence[Any], **_: Any) -> "NotStored":
         """Compile one graph."""
-        return NotStored(oproj_npu(gm, example_inputs, options=self.options))
+        compiled = oproj_npu(gm, example_inputs, options=self.options)
+        if self.sent is not None:
+            self.sent.learn(compiled)
+        return NotStored(compiled)
 
 
 class NotStored(SerializableCallable):

@@ -7,7 +7,6 @@ What else would call it is refused: drafts of a model by rule 23, prompt logprob
 Decides the rows and the calls. Where the weight is and how it is cut is the backend's.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,14 +17,15 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 from oproj_pass.errors import ConfigError, SiteMismatchError
 from oproj_pass.integrations.vllm.backend import Sharding, head_options_of
-from oproj_pass.integrations.vllm.hooks import wrap
+from oproj_pass.integrations.vllm.hooks import FIRST_CALL, follow, wrap
+from oproj_pass.integrations.vllm.metrics import ENGINE, refused_by_api_server
 from oproj_pass.integrations.vllm.settings import Settings, settings_of
 from oproj_pass.integrations.vllm.sizes import HEAD, in_words, sizes_of
 
 
 def install() -> None:
-    """Wrap the making of a worker, and the arrival of a request."""
-    wrap(WorkerWrapperBase, "init_worker", _equipping)
+    """Wrap a worker's first call, and the arrival of a request."""
+    wrap(WorkerWrapperBase, FIRST_CALL, _equipping)
     wrap(InputProcessor, "process_inputs", _admitting)
 
 
@@ -70,7 +70,7 @@ class SharedHead:
             raise SiteMismatchError(
                 f"{self.shared}, but {type(model).__name__} computes no logits. Set it to 0."
             )
-        backend = Sharding(head_options_of(self.settings))
+        backend = Sharding(head_options_of(self.settings), ENGINE.head)
         self.logits = torch.compile(model.compute_logits, backend=backend, fullgraph=True, dynamic=False)
         model.compute_logits = self.compute_logits
 
@@ -88,6 +88,7 @@ class SharedHead:
         self.rows[count:] = 0
         assert self.logits is not None
         logits: Tensor = self.logits(self.rows, *args, **kwargs)
+        ENGINE.called_head(capacity)
         return logits[:count]
 
     def require_called(self) -> None:
@@ -106,32 +107,19 @@ class SharedHead:
 
 
 def _equipping(original: Callable[..., None]) -> Callable[..., None]:
-    def init_worker(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+    def init_device(self: Any) -> None:
         settings = settings_of(self.vllm_config)
         if settings is not None and in_words(settings.of_head):
             _share_head(self.worker, SharedHead(settings))
+        original(self)
 
-    return init_worker
+    return init_device
 
 
 def _share_head(worker: Any, head: SharedHead) -> None:
-    _follow(worker, "load_model", lambda: head.take(worker.get_model()))
-    _follow(worker, "execute_dummy_batch", head.join)
-    _follow(worker, "initialize_from_config", head.require_called)
-
-
-def _follow(worker: Any, name: str, then: Callable[[], None]) -> None:
-    """Do ``then`` after each call of a method of this worker."""
-    method = getattr(worker, name)
-
-    @functools.wraps(method)
-    def followed(*args: Any, **kwargs: Any) -> Any:
-        result = method(*args, **kwargs)
-        then()
-        return result
-
-    setattr(worker, name, followed)
+    follow(worker, "load_model", lambda: head.take(worker.get_model()))
+    follow(worker, "execute_dummy_batch", head.join)
+    follow(worker, "initialize_from_config", head.require_called)
 
 
 def _admitting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -141,6 +129,7 @@ def _admitting(original: Callable[..., Any]) -> Callable[..., Any]:
         settings = settings_of(self.vllm_config)
         shared = in_words(settings.of_head) if settings is not None else ""
         if shared and (asked := getattr(params, "prompt_logprobs", None)) is not None:
+            refused_by_api_server(self.vllm_config, "prompt_logprobs")
             raise ConfigError(
                 f"request {request_id}: prompt_logprobs is {asked}, required: none with {shared}, since they "
                 "are further calls of the LM head that the other ranks of its group do not make. Leave "

@@ -5,13 +5,17 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+FIRST_CALL = "init_device"
+"""Of ``WorkerWrapperBase``, the first call after its worker is made. A worker's process loads plugins while
+it makes the worker, so what is wrapped around the making itself would not be called there."""
+
 _MARK = "__oproj_pass_wrapped__"
 
 Function = Callable[..., Any]
 
 
-def wrap(owner: type, name: str, wrapper: Callable[[Function], Function]) -> None:
-    """Put ``wrapper(function)`` in the place of ``owner.name``, a method or a class method.
+def wrap(owner: Any, name: str, wrapper: Callable[[Function], Function]) -> None:
+    """Put ``wrapper(function)`` in the place of ``owner.name``: a method, class method or module's function.
 
     A subclass that inherits the function gets a wrapped one of its own; a second call with the same wrapper
     changes nothing.
@@ -24,6 +28,19 @@ def wrap(owner: type, name: str, wrapper: Callable[[Function], Function]) -> Non
     wrapped = functools.wraps(function)(wrapper(function))
     setattr(wrapped, _MARK, (*wrappers, wrapper))
     setattr(owner, name, classmethod(wrapped) if isinstance(found, classmethod) else wrapped)
+
+
+def follow(worker: Any, name: str, then: Callable[[], None]) -> None:
+    """Do ``then`` after each call of a method of this worker."""
+    method = getattr(worker, name)
+
+    @functools.wraps(method)
+    def followed(*args: Any, **kwargs: Any) -> Any:
+        result = method(*args, **kwargs)
+        then()
+        return result
+
+    setattr(worker, name, followed)
 
 
 def wrap_constructions(base: Any, wrapper: Callable[[Function], Function]) -> None:

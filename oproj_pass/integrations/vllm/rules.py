@@ -15,6 +15,7 @@ from oproj_pass.errors import ConfigError
 from oproj_pass.integrations.vllm.automatic import resolve_automatic
 from oproj_pass.integrations.vllm.head import require_known_head
 from oproj_pass.integrations.vllm.hooks import wrap
+from oproj_pass.integrations.vllm.metrics_files import share_folder
 from oproj_pass.integrations.vllm.preemption import require_failing_loads
 from oproj_pass.integrations.vllm.settings import BACKEND, has_section, resolve, section_of
 from oproj_pass.integrations.vllm.sizes import (
@@ -62,6 +63,8 @@ def _checked(original: Callable[..., Any]) -> Callable[..., Any]:
         resolve(vllm_config, {role: remaining.get(size_option(role), 0) for role in own_roles()})
         require_known_head(vllm_config)
         require_failing_loads(vllm_config)
+        if any(remaining.values()):
+            share_folder()
 
     return check_and_update_config
 

@@ -276,7 +276,7 @@ def hook_facts():
             RowParallelLinear.__init__,
             CompilationConfig.init_backend,
             WorkerWrapperBase.execute_model,
-            WorkerWrapperBase.init_worker,
+            WorkerWrapperBase.init_device,
             InputProcessor.process_inputs,
             Scheduler.__init__,
         ]
