@@ -63,7 +63,7 @@ def require_graph(vllm_config: Any, mode: CUDAGraphMode, context: dict[str, Any]
     largest = vllm_config.compilation_config.max_cudagraph_capture_size or 0
     raise EagerStepError(
         f"a step of {context.get('num_tokens')} tokens{by_rank} was dispatched to graph mode NONE, and "
-        f"weights are shared ({shared}); the largest captured size is {largest}. Causes: the batch "
+        f"weights are shared ({shared}); the largest captured size is {largest}. Causes: the batch"
         " is larger, it holds a prefill or mixed requests, or a peer's batch does. All ranks of a group "
         "must bring the same number of rows, and only a captured graph guarantees it. Prefill on prefill "
         "nodes, raise max_cudagraph_capture_size to max_num_seqs x (1 + num_speculative_tokens), or set "
