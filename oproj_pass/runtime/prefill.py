@@ -16,13 +16,13 @@ from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import GraphMode
 from oproj_pass.capture.checks import require_int
-from oproj_pass.errors import ConfigError, EagerStepError, GroupMismatchError
+from oproj_pass.errors import ConfigError, GroupMismatchError
 from oproj_pass.flight.record import FLIGHT
 from oproj_pass.groups import ShardGroup, shard_group
-from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.buffers import Pad
 from oproj_pass.runtime.context_buffers import ContextBuffers
 from oproj_pass.runtime.context_words import refusal
+from oproj_pass.runtime.lockstep import Lockstep
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.pcp import ContextParallelStep
 from oproj_pass.runtime.peers import Peers
@@ -32,7 +32,7 @@ from oproj_pass.runtime.split_model import SplitModel, SplitStep
 logger = logging.getLogger(__name__)
 
 
-class PrefillRunner:
+class PrefillRunner(Lockstep):
     """Serves steps of prefills and decodes, each prefill split over the ranks of ``context``.
 
     Example:
@@ -63,6 +63,8 @@ class PrefillRunner:
         ConfigError: ``sizes`` are no sizes, or ``group`` lacks a rank of ``context``.
     """
 
+    _ORDER = "warm_up once, then step"
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -90,16 +92,6 @@ class PrefillRunner:
         self._peers = self._joined(
             None if group is None else step_group(group, capture_timeout), capture_timeout
         )
-
-    @property
-    def num_agreements(self) -> int:
-        """Collectives this runner issued on the CPU, one a step; equal on every rank of the group."""
-        return self._peers.num_agreements if self._peers else 0
-
-    @property
-    def last_step(self) -> AgreedStep | None:
-        """What the group agreed on last; None before the first time and with one rank."""
-        return self._peers.last if self._peers else None
 
     def warm_up(self, example: Mapping[str, Any]) -> None:
         """Run the model at every size, on padding rows, largest first; every rank of the group does.
@@ -205,12 +197,3 @@ class PrefillRunner:
         if self._context is not None:
             peers.exchange_in([self._context])
         return peers
-
-    def _require_phase(self, phase: Phase, method: str) -> None:
-        if self._peers is not None:
-            self._peers.require_going()
-        if self.phase is not phase:
-            raise EagerStepError(
-                f"{self.name}: {method} needs phase {phase.name}, the runner is in {self.phase.name}. Call "
-                "warm_up once, then step."
-            )

@@ -6,7 +6,6 @@ With one rank there is nobody to hang: the agreement, the guard and the seal sta
 
 import logging
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -16,11 +15,10 @@ from oproj_pass.agreement.sharded_calls import sharded_calls
 from oproj_pass.agreement.step_group import StepGroup, step_group
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.capture import CapturePlan, GraphMode
-from oproj_pass.errors import ConfigError, EagerStepError
+from oproj_pass.errors import ConfigError
 from oproj_pass.flight.signals import write_on_signals
 from oproj_pass.groups import ShardGroup
 from oproj_pass.metrics.counts import StepCounts
-from oproj_pass.runtime.agree import AgreedStep
 from oproj_pass.runtime.arming import joined_group, warn_unguarded
 from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
 from oproj_pass.runtime.capture import SizeCapture, require_plan
@@ -28,6 +26,7 @@ from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
 from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.local_step import StepChecks
+from oproj_pass.runtime.lockstep import Lockstep
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.peers import Peers
 from oproj_pass.runtime.phase import Phase
@@ -39,7 +38,7 @@ from oproj_pass.runtime.wide_steps import WideSteps
 logger = logging.getLogger(__name__)
 
 
-class DecodeRunner:
+class DecodeRunner(Lockstep):
     """Serves decode steps from captured graphs, in step with the other ranks of its group.
 
     Example:
@@ -73,6 +72,8 @@ class DecodeRunner:
     steps came to, see ``StepCounts``.
     """
 
+    _ORDER = "warm_up (optional), then capture once, then step"
+
     def __init__(
         self,
         fn: Callable[..., Any],
@@ -103,24 +104,9 @@ class DecodeRunner:
         self._join(None if group is None else step_group(group, capture_timeout))
 
     @property
-    def armed(self) -> bool:
-        """Whether steps are agreed and guarded: the group has more than one rank."""
-        return self._peers is not None
-
-    @property
-    def num_agreements(self) -> int:
-        """Collectives this runner issued on the CPU, one a step; equal on every rank of the group."""
-        return self._peers.num_agreements if self._peers else 0
-
-    @property
     def gather_nbytes(self) -> int:
         """Bytes of the two buffers that wide steps gather weights through; 0 where they are refused."""
         return self._wide.nbytes if self._wide else 0
-
-    @property
-    def last_step(self) -> AgreedStep | None:
-        """What the group agreed on last; None before the first time and with one rank."""
-        return self._peers.last if self._peers else None
 
     def warm_up(self, inputs: Mapping[str, Any]) -> Any:
         """Run the model as it is, for profiling and warm-up, before ``capture``; returns its result.
@@ -225,13 +211,6 @@ class DecodeRunner:
         self._require_phase(Phase.SERVING, "idle_step")
         self._serving.step(lambda: self._checks.check_idle(current), idle=True)
 
-    def _in_step(self) -> AbstractContextManager[None]:
-        """Surrounds what runs after the group has agreed; without a group nobody has agreed on anything."""
-        return self._peers.rows_agreed if self._peers else nullcontext()
-
-    def _failing_together(self, doing: str, *, runs: bool) -> AbstractContextManager[None]:
-        return self._peers.failing_together(doing, runs=runs) if self._peers else nullcontext()
-
     def _join(self, group: StepGroup | None) -> None:
         """Agree with the ranks of ``group`` from now on, if there is more than one."""
         self._group = group
@@ -246,12 +225,3 @@ class DecodeRunner:
         self._join(joined_group(self._group, groups))
         if self._peers is not None:
             self._peers.exchange_in(groups)
-
-    def _require_phase(self, phase: Phase, method: str) -> None:
-        if self._peers is not None:
-            self._peers.require_going()
-        if self.phase is not phase:
-            raise EagerStepError(
-                f"{self.name}: {method} needs phase {phase.name}, the runner is in {self.phase.name}. Call "
-                "warm_up (optional), then capture once, then step."
-            )
