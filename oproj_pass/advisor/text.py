@@ -10,7 +10,7 @@ from oproj_pass.advisor.advice import Advice
 from oproj_pass.advisor.figures import Basis
 from oproj_pass.advisor.published import Deviation
 from oproj_pass.advisor.tables import tables
-from oproj_pass.explanation.render import format_nbytes
+from oproj_pass.explanation.render import folded_misses, format_nbytes
 
 __all__ = ["headline", "notes", "to_rich", "verdict"]
 
@@ -82,8 +82,8 @@ def notes(advice: Advice) -> Iterator[str]:
         yield f"N = {size} is left out: {reason}."
     if advice.draft_layers:
         yield f"{advice.draft_layers} draft layer(s) are not counted: the backend leaves them alone."
-    if advice.near_misses:
-        yield f"{len(advice.near_misses)} other layers are left alone; `oproj explain` says why."
+    for path, reason, _ in folded_misses(advice.near_misses):
+        yield f"Left alone: {path} {reason}."
 
 
 def _strategies_by_size(advice: Advice) -> Iterator[str]:

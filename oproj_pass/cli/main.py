@@ -41,15 +41,19 @@ class _Commands(TyperGroup):
 
 # plain help: rich's boxes cut the names of options at 80 columns
 app = typer.Typer(cls=_Commands, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command("plan", cls=plan.PlanCommand, epilog=plan.EXAMPLE)(plan.run)
-app.command("check", cls=OneValueCommand, epilog=check.EXAMPLE)(check.run)
-app.command("explain", cls=OneValueCommand, epilog=explain.EXAMPLE)(explain.run)
-app.command("advise", cls=OneValueCommand, epilog=advise.EXAMPLE)(advise.run)
-app.command("calibrate", cls=OneValueCommand, epilog=calibrate.EXAMPLE)(calibrate.run)
-app.command("diff", cls=OneValueCommand, epilog=diff.EXAMPLE)(diff.run)
-app.command("doctor", cls=OneValueCommand, epilog=doctor.EXAMPLE)(doctor.run)
-app.command("flight", cls=OneValueCommand, epilog=flight.EXAMPLE)(flight.run)
-app.command("demo", cls=OneValueCommand, epilog=demo.EXAMPLE)(demo.run)
+for module, kind, summary in (
+    (plan, plan.PlanCommand, "Which decode step sizes to capture, and why."),
+    (check, OneValueCommand, "Whether a deployment keeps every rule, and what to set."),
+    (explain, OneValueCommand, "What sharding does to a model, from its config.json."),
+    (advise, OneValueCommand, "Whether sharding is worth it on a machine, and over which N."),
+    (calibrate, OneValueCommand, "Measure a machine's profile for advise, on torchrun's ranks."),
+    (diff, OneValueCommand, "Compare graphs, or a model before and after sharding."),
+    (doctor, OneValueCommand, "What this environment has, and what keeps it from working."),
+    (flight, OneValueCommand, "Where the ranks of a hung step went apart."),
+    (demo, OneValueCommand, "Real weights, sharded over four ranks of this machine."),
+):
+    name = module.__name__.rpartition(".")[2]
+    app.command(name, cls=kind, epilog=module.EXAMPLE, short_help=summary)(module.run)
 
 
 def _show_version(wanted: bool) -> None:

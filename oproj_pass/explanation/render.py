@@ -5,7 +5,7 @@ Decides what is folded (equal projections of consecutive layers are one line) an
 
 import html
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
@@ -16,6 +16,7 @@ from oproj_pass.explanation.by_role import saved_as_configured
 from oproj_pass.explanation.explained import Explained
 from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
+from oproj_pass.passes import NearMiss
 from oproj_pass.passes.diff.labels import fold_paths, format_value
 from oproj_pass.passes.diff.snapshot import NodeSnapshot
 from oproj_pass.passes.sites.options import ROLE_TITLES
@@ -62,6 +63,16 @@ def format_nbytes(nbytes: int) -> str:
     return f"{nbytes / 2**10:.1f} KiB" if abs(nbytes) >= 2**10 else f"{nbytes} B"
 
 
+def folded_misses(misses: Iterable[NearMiss]) -> Iterator[tuple[str, str, int]]:
+    """Where, why and how many bytes each: those of consecutive layers in one."""
+    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for miss in misses:
+        groups[miss.reason, miss.nbytes].append(miss.path)
+    for (reason, nbytes), paths in groups.items():
+        for path in fold_paths(paths):
+            yield path, reason, nbytes
+
+
 def headline(report: Explained) -> str:
     """The report in one line."""
     graphs = f"{report.num_graphs} graph{'' if report.num_graphs == 1 else 's'}"
@@ -84,7 +95,7 @@ def _sections(report: Explained) -> Iterator[_Section]:
         ("where", "reason", "weight"),
         [
             (path, reason, format_nbytes(nbytes) if nbytes else "")
-            for path, reason, nbytes in _folded_misses(report)
+            for path, reason, nbytes in folded_misses(report.near_misses)
         ],
         2,
     )
@@ -202,15 +213,6 @@ def _folded(rows: Sequence[ProjectionRow]) -> Iterator[tuple[str, ProjectionRow]
     for row, paths in groups.items():
         for path in fold_paths(paths):
             yield path, row
-
-
-def _folded_misses(report: Explained) -> Iterator[tuple[str, str, int]]:
-    groups: dict[tuple[str, int], list[str]] = defaultdict(list)
-    for miss in report.near_misses:
-        groups[miss.reason, miss.nbytes].append(miss.path)
-    for (reason, nbytes), paths in groups.items():
-        for path in fold_paths(paths):
-            yield path, reason, nbytes
 
 
 def _weight(row: ProjectionRow) -> str:

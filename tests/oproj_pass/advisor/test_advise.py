@@ -1,6 +1,7 @@
 """One recommendation with its reason; what cannot be answered is refused."""
 
 import json
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -17,6 +18,7 @@ from oproj_pass.capture import StepBound, plan_capture
 from oproj_pass.config import OProjConfig
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation.render import format_nbytes
+from oproj_pass.passes import NearMiss
 
 MLA = {"num_hidden_layers": 61, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "num_attention_heads": 128}
 
@@ -160,6 +162,15 @@ def test_names_the_published_gains_whose_sign_it_misses(advice):
     for deviation in found.deviations:
         what = deviation.point.what
         assert (f"Do not trust the sign for {what}: " in text) == (what in missed)
+
+
+def test_says_itself_why_layers_are_left_alone(advice):
+    """`oproj explain` does not look for the rest of the family, and would not say."""
+    misses = tuple(
+        NearMiss(f"model.layers.{i}.mlp.experts", "holds routed experts", role="mlp") for i in (3, 4, 5)
+    )
+    lines = printed(replace(advice(), near_misses=misses), width=120)
+    assert "Left alone: model.layers.3-5.mlp.experts holds routed experts." in lines
 
 
 def test_the_page_loads_nothing_and_is_small(advice):
