@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.vllm.support.engine import COMPILED, build_engine, greedy, model_of, weights
+from tests.vllm.support.engine import COMPILED, build_engine, greedy, take_the_slices_of, weights
 from tests.vllm.support.process import run_ranks
 
 pytestmark = pytest.mark.timeout(900)  # several engines start, one after the other
@@ -22,19 +22,8 @@ def decode(rank, model, sizes):
     """This rank's tokens and weights, and its tokens once each rank holds its neighbour's slices."""
     llm = build_engine(model, size=sizes, compilation=COMPILED)
     found = {"tokens": greedy(llm, PROMPTS[rank]), "weights": weights(llm, "weight")}
-    take_the_slices_of(rank ^ 1, model_of(llm))
+    take_the_slices_of(rank ^ 1, llm)
     return found | {"tokens of wrong slices": greedy(llm, PROMPTS[rank])}
-
-
-def take_the_slices_of(neighbour, model):
-    import torch
-    import torch.distributed as dist
-
-    for parameter in model.parameters():
-        if (shard := getattr(parameter, "shard", None)) is not None:
-            everyones = [torch.empty_like(shard.tensor) for _ in PROMPTS]
-            dist.all_gather(everyones, shard.tensor.contiguous())
-            shard.tensor.copy_(everyones[neighbour])
 
 
 @pytest.fixture(scope="module")

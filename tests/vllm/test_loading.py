@@ -2,35 +2,10 @@
 
 import pytest
 
+from tests.vllm.support.layers import IN, OUT, build_layer
 from tests.vllm.support.process import run_ranks
 
-IN, OUT, BLOCK = 512, 256, 128
-
-
-def _layer(rank, prefix, quant_config=None, cls=None, load_sharded=True, **arguments):
-    """A row-parallel layer of an engine that shards over two ranks, as ``rank`` builds it."""
-    import types
-    from unittest.mock import patch
-
-    from vllm.distributed import parallel_state
-    from vllm.model_executor.layers.linear import RowParallelLinear
-    from vllm.plugins import load_general_plugins
-
-    from oproj_pass.groups import ShardGroup
-    from oproj_pass.integrations.vllm import Settings, layers
-
-    load_general_plugins()
-    group = ShardGroup(None, None, (0, 1), rank)
-    unsharded = types.SimpleNamespace(world_size=1, rank_in_group=0)
-    with (
-        patch.object(
-            layers, "settings_of_model", lambda _: Settings({"oproj": 2}, load_sharded=load_sharded)
-        ),
-        patch.object(layers, "shard_group_of", lambda _: group),
-        patch.object(parallel_state, "_TP", unsharded),
-    ):
-        cls = cls or RowParallelLinear
-        return cls(IN, OUT, bias=False, quant_config=quant_config, prefix=prefix, **arguments)
+BLOCK = 128
 
 
 def dense_facts():
@@ -42,7 +17,7 @@ def dense_facts():
     facts = {}
     full, newer = torch.randn(OUT, IN), torch.randn(OUT, IN)
     for rank in (0, 1):
-        layer = _layer(rank, "model.layers.0.self_attn.o_proj", params_dtype=torch.float32)
+        layer = build_layer(rank, "model.layers.0.self_attn.o_proj", params_dtype=torch.float32)
         facts[f"loading, rank {rank}"] = tuple(layer.weight.shape)
         layer.weight.weight_loader(layer.weight, full)
         layer.quant_method.process_weights_after_loading(layer)
@@ -54,7 +29,7 @@ def dense_facts():
         layer.weight.data.copy_(newer)
         facts[f"loaded again, rank {rank}"] = torch.equal(shard, newer[:, mine])
     for prefix in ("model.layers.0.mlp.down_proj", "model.layers.0.linear_attn.out_proj", "audio_projector"):
-        facts[prefix] = tuple(_layer(0, prefix, params_dtype=torch.float32).weight.shape)
+        facts[prefix] = tuple(build_layer(0, prefix, params_dtype=torch.float32).weight.shape)
     return facts
 
 
@@ -79,7 +54,7 @@ def exchanging_facts():
                 self.custom_op = types.SimpleNamespace(comm_group=group)
 
         try:
-            layer = _layer(0, f"model.layers.0.{prefix}", cls=Exchanging, load_sharded=load_sharded)
+            layer = build_layer(0, f"model.layers.0.{prefix}", cls=Exchanging, load_sharded=load_sharded)
         except ValueError as error:
             return str(error)
         return layer.custom_op
@@ -111,7 +86,7 @@ def block_facts():
     no_kernel = patch.object(fp8, "init_fp8_linear_kernel", lambda **_: None)  # not every CPU has one
     with set_current_vllm_config(vllm_config), no_kernel:
         for rank in (0, 1):
-            layer = _layer(rank, "model.layers.0.self_attn.o_proj", config, params_dtype=torch.bfloat16)
+            layer = build_layer(rank, "model.layers.0.self_attn.o_proj", config, params_dtype=torch.bfloat16)
             for parameter, full in ((layer.weight, weight), (layer.weight_scale_inv, scales)):
                 parameter.weight_loader(parameter, full)
             mine = slice(rank * IN // 2, (rank + 1) * IN // 2)

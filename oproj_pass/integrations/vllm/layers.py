@@ -28,6 +28,7 @@ from vllm.model_executor.layers.linear import RowParallelLinear
 from oproj_pass.errors import ConfigError
 from oproj_pass.groups import ShardGroup
 from oproj_pass.integrations.vllm.hooks import wrap_constructions
+from oproj_pass.integrations.vllm.orientation import dim_of_k
 from oproj_pass.integrations.vllm.ranks import shard_group_of
 from oproj_pass.integrations.vllm.settings import Settings, settings_of_model
 from oproj_pass.weights.placement import Placement
@@ -111,8 +112,8 @@ def _as_tensor_parallel_group(group: ShardGroup) -> Iterator[None]:
 
 def _adopt_when_processed(layer: Any, group: ShardGroup) -> None:
     """Adopt the layer's slices as soon as its quantisation method has processed them."""
-    cuts = {
-        name: (parameter.input_dim, parameter.shape)
+    dims = {
+        name: parameter.input_dim
         for name, parameter in layer.named_parameters(recurse=False)
         if getattr(parameter, "input_dim", None) is not None
     }
@@ -120,19 +121,22 @@ def _adopt_when_processed(layer: Any, group: ShardGroup) -> None:
 
     @functools.wraps(process)
     def process_weights_after_loading(processed: Any) -> None:
-        process(processed)
-        if processed is layer:
-            for name, (dim, shape) in cuts.items():
-                _adopt(layer, name, dim, shape, group)
-            layer.tp_rank, layer.tp_size = 0, 1
-            layer.input_size_per_partition = layer.input_size
+        if processed is not layer:
+            process(processed)
+            return
+        loaded = {name: _plain(getattr(layer, name)) for name in dims}
+        process(layer)
+        for name, dim in dims.items():
+            _adopt(layer, name, dim, loaded[name], group)
+        layer.tp_rank, layer.tp_size = 0, 1
+        layer.input_size_per_partition = layer.input_size
 
     layer.quant_method.process_weights_after_loading = process_weights_after_loading
 
 
-def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group: ShardGroup) -> None:
-    path = f"{layer.prefix}.{name}"
-    parameter = getattr(layer, name)
+def _adopt(layer: Any, name: str, input_dim: int, loaded: Tensor, group: ShardGroup) -> None:
+    path, method = f"{layer.prefix}.{name}", type(layer.quant_method).__name__
+    parameter = getattr(layer, name, None)
     if isinstance(parameter, ReleasedParameter):  # weights were loaded again, into the shard
         return
     if layer.tp_size == 1:
@@ -140,14 +144,20 @@ def _adopt(layer: Any, name: str, input_dim: int, loaded: tuple[int, ...], group
             f"{path}: new weights were loaded into another tensor than the shard that compiled graphs read. "
             "Set additional_config.oproj_pass.load_sharded to false, and restart the engine."
         )
-    slice_ = _plain(parameter)
-    if tuple(slice_.shape) not in (loaded, loaded[::-1]):
+    if parameter is None:
         raise ConfigError(
-            f"{path}: {type(layer.quant_method).__name__} turned the loaded slice of shape {tuple(loaded)} "
-            f"into {tuple(slice_.shape)}, in which K's {group.size} parts cannot be told apart. Set "
+            f"{path}: {method} took the loaded slice away, into a kernel's own packing that no graph shows, "
+            "so ranks cannot share it. Serve it with a kernel that keeps its weight, or set "
+            "oproj_tensor_parallel_size to 0."
+        )
+    slice_ = _plain(parameter)
+    dim = dim_of_k(loaded, slice_, input_dim)
+    if dim is None:
+        raise ConfigError(
+            f"{path}: {method} turned the loaded slice of shape {tuple(loaded.shape)} into "
+            f"{tuple(slice_.shape)}, in which K's {group.size} parts cannot be told apart. Set "
             "additional_config.oproj_pass.load_sharded to false, which loads it in full."
         )
-    dim = input_dim if slice_.shape == loaded else len(loaded) - 1 - input_dim
     shape = [size * group.size if index == dim else size for index, size in enumerate(slice_.shape)]
     setattr(layer, name, adopt(slice_, Placement.split(dim, group), path, shape))
 

@@ -60,6 +60,22 @@ def model_of(llm):
     return llm.llm_engine.model_executor.driver_worker.worker.model_runner.model
 
 
+def take_the_slices_of(neighbour, llm, within=""):
+    """Put another rank's slices of sharded weights in the place of this rank's; all ranks call it.
+
+    ``within``: only of weights whose name has this part.
+    """
+    import torch
+    import torch.distributed as dist
+
+    for name, parameter in model_of(llm).named_parameters():
+        if within in name and (shard := getattr(parameter, "shard", None)) is not None:
+            mine = shard.tensor.contiguous().view(torch.uint8)
+            everyones = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+            dist.all_gather(everyones, mine)
+            shard.tensor.copy_(everyones[neighbour].view(shard.tensor.dtype))
+
+
 def stop_compiling(llm):
     """Let the engine call the model's own forward from now on."""
     model_of(llm).model.do_not_compile = True
