@@ -39,6 +39,12 @@ class Grid:
         """For a progress bar."""
         return len(group_sizes(world)) * len(self.nbytes) + len(self.products()) + 2
 
+    @property
+    def usual_product(self) -> tuple[int, int, int]:
+        """m, n and k of one in the middle."""
+        middle = len(self.features) // 2
+        return self.rows[len(self.rows) // 2], self.features[middle - 1], self.features[middle]
+
     def products(self) -> list[tuple[int, int, int]]:
         """m, n and k of every product, k varying fastest."""
         return list(product(self.rows, self.features, self.features))
@@ -101,12 +107,14 @@ def calibrate(
 def _collectives(
     clock: Clock, grid: Grid, dtype: torch.dtype, source: str, advance: Callable[[], Any]
 ) -> dict[Any, CollectiveTable]:
+    """Each collective's time behind a product, where a step has it."""
     times: dict[Any, dict[int, list[float]]] = {}
+    multiply = product_call(*grid.usual_product, dtype, clock.device)
     for size in group_sizes(dist.get_world_size()):
         group = _subgroup(size)
         for nbytes in grid.nbytes:
             for collective, call in collective_calls(size, nbytes, dtype, clock.device, group):
-                found = clock.us(call, group)
+                found = clock.us_behind(multiply, call, group)
                 times.setdefault(collective, {}).setdefault(size, []).append(found)
             advance()
     return {name: _table(found, grid, source) for name, found in times.items()}
@@ -175,5 +183,5 @@ def _source(device: torch.device) -> str:
     day = datetime.now(timezone.utc).date()
     return (
         f"oproj calibrate, {day}, torch {torch.__version__}, {_device_name(device)}, {dist.get_backend()}, "
-        f"{dist.get_world_size()} ranks, outside a graph"
+        f"{dist.get_world_size()} ranks, outside a graph, collectives behind products"
     )

@@ -1,7 +1,8 @@
 """Times collectives and products on the devices of this process group.
 
-Every rank calls each function in the same order. A time is the median of several calls between two waits for
-the device, so it holds the host's part too: what an eager step pays, and more than a replayed graph does.
+Every rank calls each function in the same order. A time is the median of several measurements between two
+waits for the device, so it holds the host's part too: what an eager step pays, and more than a replayed graph
+does.
 """
 
 import time
@@ -20,6 +21,8 @@ __all__ = ["Clock", "collective_calls", "group_sizes", "product_call"]
 functional = torch.ops._c10d_functional
 _WARM_UP, _FEWEST, _MOST = 2, 5, 40
 _SECONDS = 0.15  # spent on one measurement, whatever it takes
+_ROUNDS, _PAIRS = 8, 9  # of products with a collective behind each, and of such runs beside products alone
+_LEAST_US = 1.0  # where noise leaves nothing of a collective
 
 
 class Clock:
@@ -30,19 +33,31 @@ class Clock:
         module = getattr(torch, device.type, None)
         self._wait: Callable[[], Any] = getattr(module, "synchronize", lambda: None)
 
-    def us(self, call: Callable[[], Any], group: dist.ProcessGroup | None = None) -> float:
-        """Median microseconds of ``call``; with ``group``, its ranks start together and count alike."""
+    def us(self, call: Callable[[], Any]) -> float:
+        """Median microseconds of ``call``, which meets no other rank."""
         for _ in range(_WARM_UP):
             call()
-        first = self._once(call, group)
-        repeats = min(max(int(_SECONDS * 1e6 / max(first, 1.0)), _FEWEST), _MOST)
-        if group is not None:
-            repeats = _agreed(repeats, group)
-        return median(self._once(call, group) for _ in range(repeats))
+        repeats = int(_SECONDS * 1e6 / max(self._once(call), 1.0))
+        return median(self._once(call) for _ in range(min(max(repeats, _FEWEST), _MOST)))
 
-    def _once(self, call: Callable[[], Any], group: dist.ProcessGroup | None) -> float:
-        if group is not None:
+    def us_behind(
+        self, multiply: Callable[[], Any], call: Callable[[], Any], group: dist.ProcessGroup
+    ) -> float:
+        """Median microseconds that ``call`` adds to a run of ``multiply``, one behind each of them.
+
+        The ranks of ``group`` start a run together and then meet in ``call`` alone, so the time holds what a
+        step pays: the wait for the slower rank, and the cores that the exchange takes from the next product.
+        """
+
+        def us_of_run(*calls: Callable[[], Any]) -> float:
             dist.barrier(group)
+            return self._once(lambda: [call() for _ in range(_ROUNDS) for call in calls]) / _ROUNDS
+
+        us_of_run(multiply, call)
+        added = (us_of_run(multiply, call) - us_of_run(multiply) for _ in range(_PAIRS))
+        return max(median(added), _LEAST_US)
+
+    def _once(self, call: Callable[[], Any]) -> float:
         self._wait()
         start = time.perf_counter()
         call()
@@ -78,9 +93,3 @@ def product_call(m: int, n: int, k: int, dtype: torch.dtype, device: torch.devic
     weights: Sequence[Tensor] = [torch.ones(n, k, dtype=dtype, device=device) for _ in range(copies)]
     turn = iter(range(10**9))
     return lambda: torch.nn.functional.linear(x, weights[next(turn) % copies])
-
-
-def _agreed(repeats: int, group: dist.ProcessGroup) -> int:
-    found: list[Any] = [None] * group.size()
-    dist.all_gather_object(found, repeats, group=group)
-    return int(min(found))
