@@ -21,7 +21,7 @@ from oproj_pass.passes.contract import PassRecord
 from oproj_pass.passes.graph.collectives import ends_collective, is_collective
 from oproj_pass.passes.graph.metadata import inherit_origin
 from oproj_pass.passes.graph.provenance import is_tensor
-from oproj_pass.passes.overlap.streams import Streams
+from oproj_pass.passes.overlap.streams import Streams, put_on_stream
 from oproj_pass.passes.strategies.region import ShardedRegion
 
 STREAM = "oproj.chunks"
@@ -59,13 +59,7 @@ class ChunksInFlight:
     def _move(self, collective: Node, event: str) -> None:
         graph, streams = collective.graph, self.streams
         (awaited,) = filter(ends_collective, collective.users)
-        with graph.inserting_before(collective):
-            ready = streams.record(graph, f"{event}.ready")
-            streams.enter(graph, STREAM)
-            streams.wait(graph, ready)
-        with graph.inserting_before(collective.next):
-            done = streams.record(graph, f"{event}.done")
-            streams.exit(graph)
+        done = put_on_stream(streams, STREAM, event, collective, collective.next)
         with graph.inserting_before(awaited):
             streams.wait(graph, done)
             for tensor in filter(_is_computed, collective.all_input_nodes):

@@ -25,7 +25,7 @@ from oproj_pass.passes.graph.collectives import is_collective
 from oproj_pass.passes.graph.effects import mutated_inputs
 from oproj_pass.passes.graph.metadata import inherit_origin
 from oproj_pass.passes.graph.provenance import is_tensor
-from oproj_pass.passes.overlap.streams import Streams
+from oproj_pass.passes.overlap.streams import Streams, put_on_stream
 from oproj_pass.passes.strategies.region import ShardedRegion
 
 STREAM = "oproj"
@@ -87,15 +87,9 @@ class OverlapExchange:
 
     def _rewrite(self, beside: Beside, number: int) -> list[Node]:
         nodes, streams, event = beside.region.nodes, self.streams, f"{STREAM}.{number}"
-        graph, first, after, behind = nodes[0].graph, nodes[0], nodes[-1].next, beside.work[-1].next
+        graph, behind = nodes[0].graph, beside.work[-1].next
         existing = set(graph.nodes)
-        with graph.inserting_before(first):
-            ready = streams.record(graph, f"{event}.ready")
-            streams.enter(graph, STREAM)
-            streams.wait(graph, ready)
-        with graph.inserting_before(after):
-            done = streams.record(graph, f"{event}.done")
-            streams.exit(graph)
+        done = put_on_stream(streams, STREAM, event, nodes[0], nodes[-1].next)
         with graph.inserting_before(behind):
             streams.wait(graph, done)
             for tensor in _read_from_outside(nodes):

@@ -128,3 +128,19 @@ def hold(tensor: Tensor) -> None:
 @hold.register_fake
 def _(tensor: Tensor) -> None:
     return None
+
+
+def put_on_stream(streams: Streams, stream: str, event: str, first: Node, behind: Node) -> Any:
+    """Put the nodes from ``first`` up to ``behind`` on ``stream``, between an event and another one.
+
+    ``event``: how both names begin. Returns the second, for the main stream to wait for.
+    """
+    graph = first.graph
+    with graph.inserting_before(first):
+        ready = streams.record(graph, f"{event}.ready")
+        streams.enter(graph, stream)
+        streams.wait(graph, ready)
+    with graph.inserting_before(behind):
+        done = streams.record(graph, f"{event}.done")
+        streams.exit(graph)
+    return done

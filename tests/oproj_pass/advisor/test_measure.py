@@ -9,38 +9,53 @@ import torch.distributed as dist
 from oproj_pass.advisor import measure
 
 
+class TwoRanks:
+    """This rank and a peer whose products take longer; only calls move their clocks, seconds each."""
+
+    def __init__(self):
+        self.mine = self.peers = 0.0
+
+    def meet(self, group=None):
+        self.mine = self.peers = max(self.mine, self.peers)
+
+    def multiply(self):
+        self.mine, self.peers = self.mine + 0.002, self.peers + 0.005
+
+    def exchange(self):
+        self.meet()
+        self.mine, self.peers = self.mine + 0.004, self.peers + 0.004
+
+
 @pytest.fixture
-def seconds(monkeypatch):
-    """A clock that only calls move, and a barrier that costs nothing."""
-    now = [0.0]
-    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(dist, "barrier", lambda group: None)
-
-    def lasting(each):
-        def call():
-            now[0] += each
-
-        return call
-
-    return lasting
+def ranks(monkeypatch):
+    ranks = TwoRanks()
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: ranks.mine))
+    monkeypatch.setattr(dist, "barrier", ranks.meet)
+    return ranks
 
 
-def test_a_collective_costs_what_it_adds_to_a_product(seconds):
-    clock = measure.Clock(torch.device("cpu"))
-    assert clock.us(seconds(0.002)) == pytest.approx(2000)
-    assert clock.us_behind(seconds(0.002), seconds(0.005), group=None) == pytest.approx(5000)
+@pytest.fixture
+def clock(ranks):
+    return measure.Clock(torch.device("cpu"))
 
 
-def test_a_wait_for_a_slower_rank_counts(seconds):
-    """The collective waits for what the peer's product takes longer."""
-    clock, exchange, wait = measure.Clock(torch.device("cpu")), seconds(0.005), seconds(0.003)
-
-    def meet():
-        wait()
-        exchange()
-
-    assert clock.us_behind(seconds(0.002), meet, group=None) == pytest.approx(8000)
+def test_a_product_costs_its_own_time(ranks, clock):
+    assert clock.us(ranks.multiply) == pytest.approx(2000)
 
 
-def test_is_never_nothing_whatever_noise_makes_of_it(seconds):
-    assert measure.Clock(torch.device("cpu")).us_behind(seconds(0.002), seconds(0), group=None) > 0
+def test_a_collective_costs_its_time_and_the_wait_for_the_slower_rank(ranks, clock):
+    assert clock.us_behind(ranks.multiply, ranks.exchange, group=None) == pytest.approx(4000 + 3000)
+
+
+def test_a_barrier_before_each_collective_would_hide_the_wait(ranks, clock):
+    """The negative control."""
+
+    def multiply_and_meet():
+        ranks.multiply()
+        ranks.meet()
+
+    assert clock.us_behind(multiply_and_meet, ranks.exchange, group=None) == pytest.approx(4000)
+
+
+def test_is_never_nothing_whatever_noise_makes_of_it(ranks, clock):
+    assert clock.us_behind(ranks.multiply, lambda: None, group=None) > 0
