@@ -29,11 +29,12 @@ def four_ranks():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def lean_dynamo():
-    """Compilation without what no test needs, in this process too."""
-    from tests.support.lean import leave_guards_untimed
+def lean_process():
+    """This process, too, does without what no test needs."""
+    from tests.support.lean import leave_guards_untimed, rest_the_collector
 
     leave_guards_untimed()
+    rest_the_collector()
 
 
 @pytest.fixture(autouse=True)

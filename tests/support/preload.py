@@ -3,7 +3,6 @@
 Nothing is compiled or computed here: a process must have a single thread when it is forked.
 """
 
-import gc
 import os
 from contextlib import suppress
 
@@ -16,12 +15,11 @@ import torch.distributed._functional_collectives
 
 import oproj_pass.backend.entry
 import oproj_pass.runtime  # noqa: F401
-from tests.support.lean import leave_guards_untimed
+from tests.support.lean import leave_guards_untimed, rest_the_collector
 
 with suppress(ImportError):  # not every environment has it
     import transformers.models.llama.modeling_llama  # noqa: F401
 
 torch.set_num_threads(1)
 leave_guards_untimed()
-gc.collect()
-gc.freeze()  # a rank collects after each function: only what that made
+rest_the_collector()  # a rank collects after each function: only what that made
