@@ -21,8 +21,9 @@ REACHED_THROUGH_OBJECTS = (
     "torch._C._dynamo.guards.GuardManager.add_lambda_guard",
     "torch._dynamo.guards.GuardBuilder.get",
     "torch._dynamo.guards.GuardBuilder.get_guard_manager",
+    "torch._guards.GuardsContext.copy_graphstate",
+    "torch._guards.GuardsContext.restore_graphstate",
     "torch._guards.GuardsSet.add",
-    "torch._guards.GuardsSet.remove_guards_with_source",
 )
 
 # By the package that uses them. The passes' names do without Dynamo, which takes seconds to import.
@@ -103,7 +104,9 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._foreach_copy_",
         "torch._functorch.config.force_autograd_cache",
         "torch._functorch.config.patch",
+        "torch._guards.ChainedSource",
         "torch._guards.Guard",
+        "torch._guards.Source",
         "torch._has_compatible_shallow_copy_type",
         "torch._inductor.config.get_config_copy",
         "torch._int_mm",

@@ -72,6 +72,8 @@ class RedundantCollectives:
         """Rewrite ``gm``; ``example_inputs`` are left as they are."""
         start = time.perf_counter()
         gathers = [node for node in gm.graph.nodes if _is_gather(node)]
+        if not gathers:
+            return PassRecord(name=self.name, seconds=time.perf_counter() - start)
         replication = Replication(gm, self.parameters)
         for gather in gathers:
             _require_local(gather, replication)

@@ -5,11 +5,11 @@ compiled graph would recompile once, and the ninth would run eager. The new guar
 on: shape, strides, type and device of the full weight, released or not.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from torch import Tensor
-from torch._guards import Guard, TracingContext
+from torch._guards import ChainedSource, Guard, Source, TracingContext
 from torch.fx import Node
 
 from oproj_pass.weights.released import Released
@@ -21,12 +21,22 @@ def accept_released(weights: Iterable[Node]) -> None:
     context = TracingContext.try_get()
     if context is None:
         return
-    guards = context.guards_context.dynamo_guards
-    for weight in weights:
-        source = getattr(weight, "_dynamo_source", None)
-        if source is not None:
-            guards.remove_guards_with_source(source)
-            guards.add(Guard(source, _guard_signature))
+    guards = context.guards_context
+    sources = {source: None for node in weights if (source := getattr(node, "_dynamo_source", None))}
+    state = guards.copy_graphstate()
+    for guard in [*state.dynamo_guards]:  # all sources at once: each alone would be a walk over every guard
+        if _leads_to(guard.originating_source, sources):
+            state.dynamo_guards.remove(guard)
+    guards.restore_graphstate(state)
+    for source in sources:
+        guards.dynamo_guards.add(Guard(source, _guard_signature))
+
+
+def _leads_to(source: Source, sources: Collection[Source]) -> bool:
+    """Whether ``source`` is one of ``sources``, or is reached through one."""
+    while isinstance(source, ChainedSource) and source not in sources:
+        source = source.base
+    return source in sources
 
 
 def _guard_signature(builder: Any, guard: Guard) -> None:

@@ -7,6 +7,7 @@ return values loses their result. A node that is replaced must leave the same wr
 import inspect
 import operator
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from types import FunctionType
 from typing import Any
 
@@ -63,6 +64,7 @@ def _is_told_to_write(node: Node) -> bool:
     return bool(given[0] if given else node.kwargs.get("inplace"))
 
 
+@lru_cache(maxsize=1024)  # the functions of torch, asked for at every node
 def _position_of_inplace(function: FunctionType) -> int | None:
     names = [*inspect.signature(function).parameters]
     return names.index("inplace") if "inplace" in names else None

@@ -17,6 +17,7 @@ from oproj_pass.passes.sites.mlp_flow import Flow, flow_of
 from oproj_pass.passes.sites.scan import Scan
 
 _CHAIN = ops.TRANSPOSE | ops.LAYOUT | ops.CAST | ops.COPY | ops.SELECT
+_KNOWN = _CHAIN | ops.ELEMENTWISE | ops.NORM | ops.TOKEN_MIXER | ops.FACTORY
 
 
 def routed_experts(scan: Scan, globs: Globs) -> Iterator[NearMiss]:
@@ -56,15 +57,12 @@ def _flow_into(node: Node, flows: Mapping[Node, Flow]) -> Flow | None:
 
 def _stacks_read_by(node: Node, scan: Scan) -> list[Node]:
     """The stored stacks of matrices that an operation multiplies an activation with."""
-    is_product = ops.operation(node) in ops.MATMUL or not _is_known(node)
+    operation = ops.operation(node)
+    is_product = operation in ops.MATMUL or operation not in _KNOWN
     if not is_product or not any(map(scan.dependence.is_activation, node.all_input_nodes)):
         return []
     sources = dict.fromkeys(_stored(source) for source in node.all_input_nodes)
     return [s for s in sources if rank_of(s) == 3 and scan.is_stored(s)]
-
-
-def _is_known(node: Node) -> bool:
-    return ops.operation(node) in _CHAIN | ops.ELEMENTWISE | ops.NORM | ops.TOKEN_MIXER | ops.FACTORY
 
 
 def _stored(node: Node) -> Node:

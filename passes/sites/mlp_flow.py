@@ -60,8 +60,8 @@ def mlp_candidates(scan: Scan) -> Iterator[Candidate]:
 def flow_of(node: Node, scan: Scan, flows: Mapping[Node, Flow]) -> Flow | None:
     """What a node makes of the values before it; None where it is no GEMM's result any more."""
     operation = ops.operation(node)
-    gates = operation in ops.GLU | ops.registered(*ops.GATED_PAIR)
-    if not gates and operation not in _CARRIED | ops.registered(*ops.QUANTISE):
+    gates = operation in scan.gates
+    if not gates and operation not in _CARRIED and operation not in scan.quantisations:
         return None
     filled = [*mutated_inputs(node)] if gates else []
     sources = [source for source in scan.dependence.activations(node) if source not in filled]

@@ -61,6 +61,16 @@ class Scan:
         return frozenset(reached.gemm.node for reached in self.trace.reached if reached.is_attention)
 
     @cached_property
+    def gates(self) -> frozenset[Any]:
+        """The operations that gate one half of their input with the other."""
+        return ops.GLU | ops.registered(*ops.GATED_PAIR)
+
+    @cached_property
+    def quantisations(self) -> frozenset[Any]:
+        """The custom operators that quantise an activation."""
+        return ops.registered(*ops.QUANTISE)
+
+    @cached_property
     def vocabularies(self) -> frozenset[int]:
         """The numbers of rows of the stored tables that ids of the batch are looked up in."""
         found = set()
