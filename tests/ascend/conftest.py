@@ -10,6 +10,7 @@ import pytest
 
 from tests.ascend.cann.build import missing_tools, stub_folder
 from tests.ascend.support.process import run_over_stub
+from tests.support.system_calls import let_pollers_sleep
 
 if find_spec("torch_npu") is None:
     collect_ignore_glob = ["test_*.py"]
@@ -21,6 +22,7 @@ def cann_stub():
     missing = missing_tools()
     if missing:
         pytest.skip(f"building the CANN stub needs {', '.join(missing)}: install g++ and binutils")
+    let_pollers_sleep()  # as all processes over the stub inherit
     return stub_folder()
 
 

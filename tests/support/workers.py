@@ -6,6 +6,8 @@ import signal
 from importlib import import_module
 from unittest.mock import patch
 
+from tests.support.system_calls import with_room
+
 _preloaded = []  # what the fork server has imported: an interpreter has one such server
 
 
@@ -64,7 +66,7 @@ def _serve_with(serve, connection, environment, preload):
     os.environ.update(environment)  # a forked process has those of the first one
     if preload is not None:
         import_module(preload)  # at no cost where it was forked; its errors, which a fork server swallows
-    serve(connection)
+    with_room(serve, connection)
 
 
 def _ending(exit_code):

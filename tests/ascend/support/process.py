@@ -1,6 +1,6 @@
 """Runs a function in a process of its own over the CANN stub; brings back its result and the device's events.
 
-They are forked from one that has imported torch_npu, but for those on another device than the usual one.
+They are forked from one that has imported torch_npu, but for those with another CANN or number of devices.
 """
 
 import faulthandler
@@ -51,7 +51,7 @@ def run_over_stub(folder, events: Path, function, *args, soc=SOC, cann=CANN, dev
     the test with the child's traceback, or with the last events where the child died without one.
     """
     environment = stub_environment(folder, soc=soc, cann=cann, devices=devices, events=events)
-    as_preloaded = (soc, cann, devices) == (SOC, CANN, DEVICES)  # torch_npu keeps what it read of them
+    as_preloaded = (cann, devices) == (CANN, DEVICES)  # torch_npu reads them as it is imported
     worker = Worker(_serve, environment, PRELOAD if as_preloaded else None)
     try:
         worker.send((function, args))
