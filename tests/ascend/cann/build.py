@@ -15,8 +15,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import distribution, version
 from pathlib import Path
+
+from filelock import FileLock
 
 HERE = Path(__file__).parent
 LIBRARY = "libcann_stub.so"
@@ -34,15 +37,11 @@ def missing_tools() -> list[str]:
 def stub_folder() -> Path:
     """The folder of the built libraries, for ``LD_LIBRARY_PATH``; builds them where they are not yet."""
     folder = HERE / "build" / _key()
-    if not folder.exists():
-        folder.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as work:
-            built = _build(Path(work))
-            try:
-                built.rename(folder)
-            except OSError:  # another process was faster
-                if not folder.exists():
-                    raise
+    folder.parent.mkdir(exist_ok=True)
+    with FileLock(folder.parent / "lock"):  # of all processes that want it, one builds it
+        if not folder.exists():
+            with tempfile.TemporaryDirectory(dir=folder.parent) as work:
+                _build(Path(work)).rename(folder)
     return folder
 
 
@@ -83,7 +82,8 @@ def _key() -> str:
 
 def _build(work: Path) -> Path:
     wheel, folder = wheel_folder(), work / "lib"
-    objects = [_compile(source, work) for source in sorted(HERE.glob("*.cpp"))]
+    with ThreadPoolExecutor(os.cpu_count()) as compilers:
+        objects = list(compilers.map(lambda source: _compile(source, work), sorted(HERE.glob("*.cpp"))))
     defined = _symbols(objects, "--defined-only", dynamic=False)
     generated = work / "generated.cpp"
     generated.write_text(_generate(needed_symbols(wheel) - defined))
@@ -97,7 +97,7 @@ def _build(work: Path) -> Path:
 
 def _compile(source: Path, work: Path) -> Path:
     target = work / f"{source.stem}.o"
-    _output("g++", "-std=c++17", "-O1", "-fPIC", "-fno-builtin", "-w", "-c", "-o", target, source)
+    _output("g++", "-std=c++17", "-O0", "-fPIC", "-fno-builtin", "-w", "-c", "-o", target, source)
     return target
 
 
