@@ -13,16 +13,23 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
 from accelerate import init_empty_weights
 from safetensors.torch import save_model
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 import oproj_pass
-from oproj_pass.demo.checkpoint import find_gguf
+from oproj_pass.demo.checkpoint import find_gguf, load_checkpoint, unpack
 from oproj_pass.demo.slots import SlotDecoder
 
 PROMPTS = (
@@ -64,14 +71,17 @@ def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / scales).round().to(torch.int8), scales
 
 
-def quantise(folder: Path) -> None:
-    """Write the wheel's model with quantised output projections as a checkpoint."""
-    gguf = find_gguf()
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+def quantised(checkpoint: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A checkpoint's model with quantised output projections, and its tokenizer."""
+    model, tokenizer = load_checkpoint(checkpoint)
     for layer in model.model.layers:
         layer.self_attn.o_proj = W8A8Linear.of(layer.self_attn.o_proj)
-    del model.config.quantization_config  # of the wheel's file
+    return model, tokenizer
+
+
+def quantise(checkpoint: Path, folder: Path) -> None:
+    """Write that model as a checkpoint of its own."""
+    model, tokenizer = quantised(checkpoint)
     tokenizer.save_pretrained(folder)
     model.config.save_pretrained(folder)
     save_model(model, str(folder / "model.safetensors"))
@@ -121,7 +131,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "quantise":
-        quantise(arguments.folder)
+        with TemporaryDirectory() as full:
+            unpack(find_gguf(), Path(full))
+            quantise(Path(full), arguments.folder)
         return
     logging.basicConfig(format="%(message)s")
     logging.getLogger("oproj_pass.loading").setLevel(logging.INFO)

@@ -14,7 +14,13 @@ from tempfile import TemporaryDirectory
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from oproj_pass.errors import ConfigError
 
@@ -46,7 +52,8 @@ def shared_checkpoint(folder: Path | None) -> Iterator[Path]:
 def unpack(gguf: Path, folder: Path) -> None:
     """Write the model and tokenizer of a GGUF file as a checkpoint in float32."""
     with redirect_stderr(io.StringIO()):  # a progress bar that cannot be turned off
-        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+        # AutoTokenizer would parse the file once more, for the model's type
+        tokenizer = PreTrainedTokenizerFast.from_pretrained(gguf.parent, gguf_file=gguf.name)
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
     del model.config.quantization_config  # the weights are plain now
     tokenizer.save_pretrained(folder)

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 from oproj_pass.capture import ContextBatch
 from oproj_pass.runtime import ContextParallelStep, PrefillRunner
-from tests.support.real_weights import needs_real_weights
+from tests.support.real_weights import needs_real_weights, unpacked_once
 
 pytestmark = [
     pytest.mark.distributed,
@@ -87,11 +87,8 @@ def plain(model, prompt):
 
 
 @pytest.fixture
-def checkpoint(tmp_path):
-    from oproj_pass.demo.checkpoint import find_gguf, unpack
-
-    unpack(find_gguf(), tmp_path)
-    return tmp_path
+def checkpoint(tmp_path_factory):
+    return unpacked_once(tmp_path_factory)
 
 
 def test_prefills_split_and_decodes_transformers_tokens(two_ranks, checkpoint):

@@ -6,7 +6,7 @@ import torch.distributed as dist
 
 import oproj_pass
 from oproj_pass.weights.released import Released
-from tests.support.real_weights import needs_real_weights
+from tests.support.real_weights import needs_real_weights, unpacked_once
 
 pytestmark = [
     pytest.mark.distributed,
@@ -17,17 +17,13 @@ pytestmark = [
 NUM_TOKENS = 12
 
 
-def decoded(folder):
+def decoded(checkpoint, folder):
     """This rank's tokens with whole weights, with its slices, and with its peer's slices; and the report."""
-    from transformers import AutoTokenizer
+    from examples.w8a8 import PROMPTS, decode, decoder_for, empty_model, quantised
 
-    from examples.w8a8 import PROMPTS, decode, decoder_for, empty_model
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    whole, tokenizer = quantised(checkpoint)
     turn = dist.get_rank()  # so that each row of an exchange differs between the ranks
     prompts = [tokenizer(prompt).input_ids for prompt in PROMPTS[turn:] + PROMPTS[:turn]]
-    whole = empty_model(folder)
-    oproj_pass.load_sharded(whole, folder, {"oproj_tensor_parallel_size": 1})
     with torch.compiler.set_stance("force_eager"):
         expected = decode(decoder_for(whole, prompts, NUM_TOKENS), prompts, NUM_TOKENS)
     model = empty_model(folder)
@@ -50,9 +46,9 @@ def swap_slices(model):
 def facts(two_ranks, tmp_path_factory):
     from examples.w8a8 import quantise
 
-    folder = tmp_path_factory.mktemp("w8a8")
-    quantise(folder)
-    return two_ranks.run(decoded, folder, timeout=600)
+    checkpoint, folder = unpacked_once(tmp_path_factory), tmp_path_factory.mktemp("w8a8")
+    quantise(checkpoint, folder)
+    return two_ranks.run(decoded, checkpoint, folder, timeout=600)
 
 
 def test_gives_the_same_tokens_sharded_and_whole(facts):
