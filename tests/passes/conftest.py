@@ -54,7 +54,7 @@ def search_dynamo(model, *args, find=find_projections, search=None, run=True, **
     return found
 
 
-def search_aot(model, *args, find=find_projections, **inputs) -> Found:
+def search_aot(model, *args, find=find_projections, **inputs) -> tuple[Found]:
     """Search the ATen graphs that a compiler behind AOTAutograd receives: no input has a name."""
     found = Found([])
 
@@ -64,27 +64,26 @@ def search_aot(model, *args, find=find_projections, **inputs) -> Found:
 
     with torch.no_grad():
         torch.compile(model.eval(), backend=aot_autograd(fw_compiler=compiler))(*args, **inputs)
-    return found
+    return (found,)
 
 
-def search_export(model, *args, find=find_projections, decompose=False, **inputs) -> Found:
-    """Search an exported program, as it comes or decomposed to core ATen."""
+def search_exported(model, *args, find=find_projections, **inputs) -> tuple[Found, Found]:
+    """Search an exported program, as it comes and decomposed to core ATen."""
+
+    def search(program):
+        parameters = program.graph_signature.inputs_to_parameters
+        return Found([find(program.graph_module, parameters=parameters)])
+
     with torch.no_grad():
         program = torch.export.export(model.eval(), args, inputs)
-        program = program.run_decompositions() if decompose else program
-    parameters = program.graph_signature.inputs_to_parameters
-    return Found([find(program.graph_module, parameters=parameters)])
-
-
-def search_decomposed(model, *args, **inputs) -> Found:
-    return search_export(model, *args, decompose=True, **inputs)
+        return search(program), search(program.run_decompositions())
 
 
 def find_all(gm, roles=tuple(ROLES), **options):
     return find_roles(gm, dict.fromkeys(roles, Globs()), **options)
 
 
-_ATEN = {"aot": search_aot, "export": search_export, "decomposed": search_decomposed}
+_ATEN = {"aot": search_aot, "exported": search_exported}
 
 
 @pytest.fixture
@@ -94,6 +93,7 @@ def search():
 
 @pytest.fixture(params=_ATEN.values(), ids=_ATEN.keys())
 def search_aten(request):
+    """Searches every ATen graph that one way of capturing makes of a model."""
     return request.param
 
 

@@ -48,9 +48,9 @@ def test_finds_each_role_on_a_dynamo_graph(search_roles):
 
 
 def test_finds_each_role_on_an_aten_graph(search_roles_aten):
-    found = search_roles_aten(Model(), IDS)
-    assert [site.role for site in found.sites] == list(ROLES)
-    assert found.misses == []
+    for found in search_roles_aten(Model(), IDS):
+        assert [site.role for site in found.sites] == list(ROLES)
+        assert found.misses == []
 
 
 def test_says_what_of_each_role_is_cut(search_roles):
