@@ -9,7 +9,8 @@ from itertools import count
 import pytest
 
 from tests.ascend.cann.build import missing_tools, stub_folder
-from tests.ascend.support.process import run_over_stub
+from tests.ascend.support.process import PRELOAD, run_over_stub, stub_environment
+from tests.support.ranks import RankPool
 from tests.support.system_calls import let_pollers_sleep
 
 if find_spec("torch_npu") is None:
@@ -35,3 +36,14 @@ def npu_process(cann_stub, tmp_path_factory):
         return run_over_stub(cann_stub, folder / f"{next(number)}.log", function, *args, **settings)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def torchair_process(cann_stub):
+    """``torchair_process(function, *args)``: its result, from one process for all that torchair only lowers.
+
+    The second graph costs half of what the first does. Nobody reads the device's events there.
+    """
+    pool = RankPool(1, stub_environment(cann_stub), PRELOAD)
+    yield lambda function, *args: pool.run(function, *args, init=False, timeout=240)[0]
+    pool.close()

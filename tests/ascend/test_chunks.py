@@ -58,8 +58,8 @@ def all_captured(npu_process):
 
 
 @pytest.fixture(scope="module")
-def all_operators(npu_process):
-    return npu_process(lower_all, timeout=600).value
+def all_operators(torchair_process):
+    return torchair_process(lower_all)
 
 
 @pytest.fixture(params=CHUNKED)

@@ -80,14 +80,14 @@ def lower_fused(dynamic):
 
 
 @pytest.fixture(scope="module")
-def fused(npu_process):
-    return npu_process(lower_fused, False, timeout=600).value
+def fused(torchair_process):
+    return torchair_process(lower_fused, False)
 
 
 @pytest.fixture(scope="module", params=["gqa", "mla"])
-def ways(request, npu_process):
+def ways(request, torchair_process):
     """The kind of attention, and its operators in three ways."""
-    return request.param, *npu_process(lower_three_ways, request.param, timeout=600).value
+    return request.param, *torchair_process(lower_three_ways, request.param)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_an_older_cann_exchanges_by_counts(npu_process):
     assert of_type(operators, "HcomAllToAll") == []
 
 
-def test_an_open_batch_exchanges_by_counts_too(npu_process):
-    operators = npu_process(lower_fused, True, timeout=600).value
+def test_an_open_batch_exchanges_by_counts_too(torchair_process):
+    operators = torchair_process(lower_fused, True)
     issued = [operator.type for operator in operators if operator.type.startswith("Hcom")]
     assert issued == ["HcomAllToAllV", "HcomReduceScatter"]

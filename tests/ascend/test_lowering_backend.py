@@ -13,8 +13,8 @@ def lower_through_the_backend(kind):
 
 
 @pytest.fixture(scope="module")
-def operators(npu_process):
-    return npu_process(lower_through_the_backend, "gqa", timeout=600).value
+def operators(torchair_process):
+    return torchair_process(lower_through_the_backend, "gqa")
 
 
 def test_exchanges_multiplies_and_reduces_layer_by_layer(operators):

@@ -47,8 +47,8 @@ def lower_prefill(backend, *, is_symbolic=False):
 
 
 @pytest.fixture(scope="module")
-def prefills(npu_process):
-    return npu_process(lower_prefills, timeout=600).value
+def prefills(torchair_process):
+    return torchair_process(lower_prefills)
 
 
 @pytest.fixture(scope="module")

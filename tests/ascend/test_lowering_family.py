@@ -19,8 +19,8 @@ def lower_all_roles():
 
 
 @pytest.fixture(scope="module")
-def operators(npu_process):
-    return npu_process(lower_all_roles, timeout=600).value
+def operators(torchair_process):
+    return torchair_process(lower_all_roles)
 
 
 @pytest.fixture(scope="module")

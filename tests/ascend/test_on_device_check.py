@@ -1,15 +1,13 @@
 """The script for real devices reaches its end on the fake one: torch_npu's own calls, capture and replay."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.ascend.support.process import stub_environment
-from tests.support.ranks import free_port
+from tests.ascend.support.process import PRELOAD, stub_environment
+from tests.support.ranks import RankPool
+from tests.support.scripts import run_script
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "on_device_check.py"
 
@@ -19,13 +17,9 @@ def rehearsal(cann_stub, tmp_path_factory):
     """The report of one rank, and the device's events. Values are garbage: kernels do nothing here."""
     folder = tmp_path_factory.mktemp("on_device")
     output, events = folder / "report.json", folder / "events.log"
-    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-    rank["MASTER_PORT"] = str(free_port())
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--rehearse", "--output", str(output)],
-        env={**os.environ, **rank, **stub_environment(cann_stub, events=events)},
-        cwd=folder, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+    pool = RankPool(1, stub_environment(cann_stub, events=events), PRELOAD)
+    done = run_script(pool, folder, SCRIPT, "--rehearse", "--output", str(output))
+    pool.close()
     assert output.exists(), done.stderr
     return json.loads(output.read_text()), events.read_text().splitlines()
 
