@@ -124,9 +124,9 @@ def test_equals_the_unsharded_model(ranks, weights):
     assert max(pool.run(error_of, compiler, weights, None, 2, timeout=600, group_timeout=300)) < 1e-5
 
 
-@pytest.mark.parametrize("sabotage", ["no exchange", "wrong slice"])
-def test_the_comparison_notices_what_is_wrong(ranks, sabotage):
-    """The negative control."""
+def test_the_comparison_notices_what_is_wrong(ranks):
+    """The negative control; both sabotages are made before a compiler sees the graph, so each has one."""
     compiler, pool = ranks
+    sabotage = {"torchair": "wrong slice", "npugraph_ex": "no exchange"}[compiler]
     errors = pool.run(error_of, compiler, "cut in the graph", sabotage, 1, timeout=600, group_timeout=300)
     assert min(errors) > 1e-3
