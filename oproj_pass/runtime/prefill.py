@@ -22,6 +22,7 @@ from oproj_pass.groups import ShardGroup, shard_group
 from oproj_pass.runtime.buffers import Pad
 from oproj_pass.runtime.context_buffers import ContextBuffers
 from oproj_pass.runtime.context_words import refusal
+from oproj_pass.runtime.garbage import FULL_COLLECTIONS
 from oproj_pass.runtime.lockstep import Lockstep
 from oproj_pass.runtime.outputs import Outputs, RowDims
 from oproj_pass.runtime.pcp import ContextParallelStep
@@ -93,6 +94,7 @@ class PrefillRunner(Lockstep):
             None if group is None else step_group(group, capture_timeout), capture_timeout
         )
 
+    @FULL_COLLECTIONS.put_off()
     def warm_up(self, example: Mapping[str, Any]) -> None:
         """Run the model at every size, on padding rows, largest first; every rank of the group does.
 

@@ -24,6 +24,7 @@ from oproj_pass.runtime.buffers import Pad, PersistentInputs, count_rows
 from oproj_pass.runtime.capture import SizeCapture, require_plan
 from oproj_pass.runtime.compiled import unsafe_stance
 from oproj_pass.runtime.device_graph import DeviceGraphs, Graph, device_graphs
+from oproj_pass.runtime.garbage import FULL_COLLECTIONS
 from oproj_pass.runtime.idle import DummyBatch
 from oproj_pass.runtime.local_step import StepChecks
 from oproj_pass.runtime.lockstep import Lockstep
@@ -122,6 +123,7 @@ class DecodeRunner(Lockstep):
             self._join_sharded(calls.groups)
             return result
 
+    @FULL_COLLECTIONS.put_off()
     def capture(self, example: Mapping[str, Any]) -> None:
         """Compile and capture every planned size, largest first, then seal the runner for serving.
 
