@@ -47,12 +47,7 @@ def agree_step(steps: Sequence[tuple[int, GraphMode]]) -> StepAgreement:
     """
     if not steps:
         raise GroupMismatchError("no rank brought a step to agree on: the collective returned no rows")
-    modes = [mode for _, mode in steps]
+    counts, modes = zip(*steps, strict=True)
     lowest = min(modes)
-    forced = max(modes) != lowest
-    return StepAgreement(
-        num_tokens=max(num_tokens for num_tokens, _ in steps),
-        mode=lowest,
-        world_size=len(steps),
-        forced_by=tuple(rank for rank, mode in enumerate(modes) if forced and mode == lowest),
-    )
+    lower = [rank for rank, mode in enumerate(modes) if mode == lowest] if max(modes) != lowest else ()
+    return StepAgreement(max(counts), lowest, len(steps), forced_by=tuple(lower))

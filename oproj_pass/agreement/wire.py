@@ -33,6 +33,9 @@ class StepKind(IntEnum):
     GATHER = 8
 
 
+_KINDS, _MODES = {int(kind): kind for kind in StepKind}, {int(mode): mode for mode in GraphMode}
+
+
 @dataclass(frozen=True)
 class StepRow:
     """One rank's part of an agreement.
@@ -78,7 +81,9 @@ class StepRow:
         start = _HEADER.size
         middle = start + name_length
         name, reason = row[start:middle].decode(), row[middle : middle + reason_length].decode()
-        return cls(name, StepKind(kind), sequence, num_tokens, GraphMode(mode), reason, bool(gathers))
+        if kind not in _KINDS or mode not in _MODES:
+            raise ValueError(f"a row of kind {kind} and mode {mode}: no rank of this version sends one")
+        return cls(name, _KINDS[kind], sequence, num_tokens, _MODES[mode], reason, bool(gathers))
 
 
 def _encode(text: str, limit: int) -> bytes:

@@ -43,11 +43,12 @@ class AgreedStep:
 
 def disagreement(rows: Sequence[StepRow], ranks: Sequence[int]) -> str | None:
     """Why these rows are not one step of one runner, in words that name the ranks; None if they are."""
+    steps = [(row.runner, row.kind, row.sequence) for row in rows]
+    if steps.count(steps[0]) == len(steps) and rows[0].kind is not StepKind.FAILED:
+        return None
     failed = [(rank, row) for rank, row in zip(ranks, rows, strict=True) if row.kind is StepKind.FAILED]
     if failed:
         return "; ".join(f"rank {rank} failed: {row.reason}" for rank, row in failed)
-    if len({(row.runner, row.kind, row.sequence) for row in rows}) == 1:
-        return None
     doing = "; ".join(
         f"rank {rank} is at agreement {row.sequence} of {row.runner!r} ({row.kind.name})"
         for rank, row in zip(ranks, rows, strict=True)

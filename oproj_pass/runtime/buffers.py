@@ -128,13 +128,15 @@ class PersistentInputs:
             raise ConfigError(
                 f"inputs are {sorted(inputs)}, captured with {sorted(self._names)}: bring the same names"
             )
-        values = [inputs[name] for name in self._tensors]
-        forms = tuple([(value.shape, value.dtype) if isinstance(value, Tensor) else None for value in values])
-        num_tokens = self._fitting.get(forms)
+        forms: list[Any] = []
+        for name in self._tensors:
+            value = inputs[name]
+            forms += (value.shape, value.dtype) if isinstance(value, Tensor) else (None, None)
+        num_tokens = self._fitting.get(known := tuple(forms))
         if num_tokens is None:
             if len(self._fitting) == _REMEMBERED_SHAPES:
                 self._fitting.clear()
-            num_tokens = self._fitting[forms] = self._count_tokens(inputs)
+            num_tokens = self._fitting[known] = self._count_tokens(inputs)
         return num_tokens
 
     def _count_tokens(self, inputs: Mapping[str, Any]) -> int:
@@ -169,8 +171,7 @@ class PersistentInputs:
     def load(self, inputs: Mapping[str, Any], num_tokens: int, size: int) -> None:
         """Copy the inputs into the memory that the graph of ``size`` reads, padding the other rows."""
         destinations, padding = self._destinations(num_tokens, size)
-        values = [inputs[name] for name in self._tensors]
-        torch._foreach_copy_(destinations, values + padding)
+        torch._foreach_copy_(destinations, [*map(inputs.__getitem__, self._tensors), *padding])
 
     def _split(self, num_tokens: int, size: int) -> tuple[list[Tensor], list[Tensor]]:
         """Where the values of a step go, then its padding, and that padding."""

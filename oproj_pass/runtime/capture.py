@@ -56,9 +56,11 @@ class SizeCapture:
             self._graphs = NpugraphExGraphs(self._device_graphs, len(self._plan.sizes), replay_only=sealed)
         return self._graphs.capture(call)
 
-    def cannot_replay(self) -> str | None:
-        """Why the captured graphs may not be replayed any more."""
-        return self._graphs.cannot_replay() if self._graphs else None
+    @property
+    def cannot_replay(self) -> Callable[[], str | None]:
+        """Says why the captured graphs may not be replayed any more."""
+        assert self._graphs is not None
+        return self._graphs.cannot_replay
 
 
 def require_plan(plan: CapturePlan, calls: ShardedCalls) -> None:

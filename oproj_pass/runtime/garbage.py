@@ -23,7 +23,7 @@ class FullCollections:
 
     @contextmanager
     def put_off(self) -> Iterator[None]:
-        """Let no full collection begin by itself; on leaving, the threshold is as before, or as set inside."""
+        """Let no full collection begin by itself; afterwards the threshold is as before."""
         self._enter()
         try:
             yield

@@ -24,22 +24,18 @@ def gathers(step: AgreedStep, size: int | None) -> bool:
     return not replays(step, size) and all(row.gathers for row in step.rows)
 
 
-def require_replay(
-    step: AgreedStep, size: int | None, plan: CapturePlan, cannot_gather: str | None = None
-) -> int:
-    """The captured ``size`` that the group replays, or ``EagerStepError``.
+def refusal(step: AgreedStep, plan: CapturePlan, cannot_gather: str | None = None) -> EagerStepError:
+    """The error that every rank raises for a step which is neither replayed nor gathered.
 
-    The message names each rank that cannot replay and why: its reason, or its tokens and the largest size.
+    Its message names each rank that cannot replay and why: its reason, or its tokens and the largest size.
     ``cannot_gather``: why the group does not run it unsharded, where it was asked to.
     """
-    if size is not None and replays(step, size):
-        return size
     unasked = "" if cannot_gather is None else f" It cannot be gathered for either: {cannot_gather}."
-    raise EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}{unasked}")
+    return EagerStepError(f"step would run eager: {_causes(step, plan)} {_WHY}{unasked}")
 
 
 def reason_of_refusal(step: AgreedStep) -> str:
-    """Why ``require_replay`` refuses a step, in a word: as it is counted."""
+    """Why a step is refused, in a word: as it is counted."""
     return "cannot_replay" if step.agreement.mode is GraphMode.NONE else "oversize"
 
 

@@ -4,7 +4,8 @@ Decides whether this rank alone could replay. What the group does is decided aft
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from oproj_pass.capture import GraphMode
 from oproj_pass.errors import ConfigError
@@ -14,7 +15,8 @@ from oproj_pass.runtime.idle import DummyBatch
 Check = Callable[[], str | None]
 
 
-class LocalStep(NamedTuple):
+@dataclass(slots=True)
+class LocalStep:
     """The inputs of a step, their rows, and this rank's part of the agreement (see ``StepRow``)."""
 
     inputs: Mapping[str, Any]
@@ -45,7 +47,6 @@ class StepChecks:
     def check(
         self,
         inputs: Mapping[str, Any],
-        *,
         num_tokens: int | Callable[[], int] | None = None,
         mode: GraphMode = GraphMode.FULL,
         uniform_decode: bool = True,
@@ -58,11 +59,12 @@ class StepChecks:
             num_tokens = num_tokens()
         if num_tokens < num_rows:
             raise ConfigError(f"num_tokens={num_tokens} is below the {num_rows} rows of the inputs")
-        if (reason := _not_for_graphs(num_tokens, mode, uniform_decode)) is not None:
-            unfit = self._unfit_to_gather() if self._unfit_to_gather else None
-            reason = f"{reason}; and {unfit}" if unfit else reason
-        else:
+        if uniform_decode and mode is not GraphMode.NONE:
             reason = unfit = self._cannot_replay(inputs)
+        else:
+            unfit = self._unfit_to_gather() if self._unfit_to_gather else None
+            reason = _not_for_graphs(num_tokens, uniform_decode)
+            reason = f"{reason}; and {unfit}" if unfit else reason
         gathers = self._unfit_to_gather is not None and unfit is None
         possible = GraphMode.NONE if reason else mode
         return LocalStep(inputs, num_rows, num_tokens, possible, reason or "", gathers)
@@ -78,11 +80,11 @@ class StepChecks:
         return self._inputs.changed_constant(inputs)
 
 
-def _not_for_graphs(num_tokens: int, mode: GraphMode, uniform_decode: bool) -> str | None:
+def _not_for_graphs(num_tokens: int, uniform_decode: bool) -> str:
     """Why the caller's batch is none for any graph, in words."""
     if not uniform_decode:
         return (
             f"its batch of {num_tokens} tokens is mixed or prefill, graphs serve uniform decode batches "
             "only. Keep prefill on prefill nodes, so that this node gets decode requests"
         )
-    return "its scheduler dispatched the step with graph mode NONE" if mode is GraphMode.NONE else None
+    return "its scheduler dispatched the step with graph mode NONE"

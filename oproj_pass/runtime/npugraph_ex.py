@@ -51,7 +51,10 @@ class NpugraphExGraphs:
 
     def cannot_replay(self) -> str | None:
         """What is said of the first FX graph that runs eager by now."""
-        return next((_gave_up(fx_graph) for fx_graph in self._fx_graphs if fx_graph.fallback_to_eager), None)
+        for fx_graph in self._fx_graphs:
+            if fx_graph.fallback_to_eager:
+                return _gave_up(fx_graph)
+        return None
 
 
 class ReplayingCall:

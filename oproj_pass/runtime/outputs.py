@@ -45,8 +45,8 @@ class Outputs:
         """The result without rows at or past ``num_tokens``; views of the graph's memory."""
         if num_tokens == size:
             return output
-        if isinstance(output, Tensor):
-            return _cut(output, self._first, num_tokens)
+        if isinstance(output, Tensor):  # sliced in half the time that `narrow` takes
+            return output[:num_tokens] if self._first == 0 else _cut(output, self._first, num_tokens)
         return self.changed(output, lambda leaf, dim: _cut(leaf, dim, num_tokens))
 
     def changed(self, output: Any, change: Callable[[Any, int | None], Any]) -> Any:
@@ -60,6 +60,4 @@ class Outputs:
 
 
 def _cut(leaf: Any, dim: int | None, num_tokens: int) -> Any:
-    if dim == 0 and isinstance(leaf, Tensor):
-        return leaf[:num_tokens]  # in half the time
     return leaf.narrow(dim, 0, num_tokens) if isinstance(leaf, Tensor) and dim is not None else leaf

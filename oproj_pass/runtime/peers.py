@@ -5,9 +5,9 @@ the reason instead of waiting for it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn, TypeVar
+from typing import NoReturn
 
 from oproj_pass.agreement.half_done import half_done, note_half_done
 from oproj_pass.agreement.known_errors import is_known_to_group
@@ -23,8 +23,6 @@ from oproj_pass.runtime.agree import AgreedStep, disagreement
 
 logger = logging.getLogger(__name__)
 
-Part = TypeVar("Part")
-
 _RESTART = "The group cannot go on: restart its ranks together."
 
 
@@ -36,22 +34,25 @@ class Peers:
         name: the runner's name, for messages and to tell runners of one group apart.
         timeout: seconds a step waits for a rank; ``capture_timeout`` before serving.
 
-    ``rows_agreed`` surrounds what runs after the group has agreed.
+    ``rows_agreed`` surrounds what runs after the group has agreed. ``sequence``: the number of the last
+    agreement that was begun.
     """
 
     def __init__(self, group: StepGroup, name: str, timeout: float, capture_timeout: float) -> None:
         self.group, self.name = group, name
         self.rows_agreed = rows_agreed(group.ranks)
         FLIGHT.rank = group.ranks[group.rank]
-        self.num_agreements = self._sequence = 0
+        self.num_agreements = self.sequence = 0
         self.last: AgreedStep | None = None
         self._stopped: str | None = None
         self._inside: set[ShardGroup] = set()
+        self._carriers = self._found_carriers()
         self._timeout, self._capture_timeout = timeout, capture_timeout
 
     def exchange_in(self, groups: Iterable[ShardGroup]) -> None:
         """Collectives of the steps run in these groups of the ranks too: one of a role's size, say."""
         self._inside.update(groups)
+        self._carriers = self._found_carriers()
 
     def limit_collectives(self) -> None:
         """Let no collective of a step wait longer for a rank than the step itself."""
@@ -68,9 +69,9 @@ class Peers:
         Raises ``GroupMismatchError`` if a rank is missing, failed, or is doing something else; names it.
         """
         self.require_going()
-        self._sequence = self.num_agreements
+        self.sequence = self.num_agreements
         self._require_whole(kind)
-        row = StepRow(self.name, kind, self._sequence, num_tokens, mode, reason, gathers)
+        row = StepRow(self.name, kind, self.sequence, num_tokens, mode, reason, gathers)
         entry, replies = self._exchange(row, self._wait_of(kind))
         if replies.lost:
             found = self._describe(replies)
@@ -85,16 +86,12 @@ class Peers:
         self.last = AgreedStep.of(rows, self.group.ranks)
         entry.end(self.last)
         if logger.isEnabledFor(logging.DEBUG):
-            logger.debug("%s, agreement %d: %s", self.name, self._sequence, self.last.agreement)
+            logger.debug("%s, agreement %d: %s", self.name, self.sequence, self.last.agreement)
         return self.last
 
-    def checked(self, check: Callable[[], Part]) -> Part:
-        """This rank's part of a step, as ``check`` finds it; its error takes part instead, then is raised."""
-        try:
-            return check()
-        except Exception as error:
-            self.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
-            raise
+    def bring_error(self, error: Exception) -> None:
+        """Take part in a step with what was wrong with this rank's part, for the caller to raise then."""
+        self.agree(StepKind.STEP, 0, GraphMode.NONE, f"{type(error).__name__}: {error}")
 
     def require_equal(self, kind: StepKind, num_tokens: int) -> None:
         """Agree, and raise ``GroupMismatchError`` on every rank unless all bring the same count."""
@@ -106,17 +103,13 @@ class Peers:
     @contextmanager
     def failing_together(self, doing: str, *, runs: bool) -> Iterator[None]:
         """Tell the group of an error that happens inside; ``runs``: collectives of the model run there."""
-        entry = self.begin(doing, "")
+        entry = FLIGHT.begin(doing, self.name, self.sequence, "")
         try:
             yield
         except Exception as error:
             entry.fail(f"{type(error).__name__}: {error}")
             self.fail(doing, error, has_run=runs)
         entry.end()
-
-    def begin(self, what: str, brought: object) -> Entry:
-        """An entry of the flight record, in this runner's last agreement."""
-        return FLIGHT.begin(what, self.name, self._sequence, brought)
 
     def fail(self, doing: str, error: Exception, *, has_run: bool) -> NoReturn:
         """Tell the group of ``error``, unless it knows, and raise it with the answer, as a project error.
@@ -128,7 +121,7 @@ class Peers:
             told = "every rank has heard of it"
         else:
             if has_run and has_peers(self.group):
-                for carrier in self._carriers():
+                for carrier in self._carriers:
                     note_half_done(carrier, f"{self.name}: {doing} failed: {brief}")
             told = self._exchange_failures(f"{doing}: {brief}", StepKind.STEP)
         message = f"{self._where()}: {doing} failed: {error}. Its group: {told}."
@@ -142,11 +135,11 @@ class Peers:
             raise GroupMismatchError(f"{self._where()} stopped earlier: {self._stopped}")
 
     def _require_whole(self, kind: StepKind) -> None:
-        if (why := half_done(*self._carriers())) is not None:
+        if (why := half_done(*self._carriers)) is not None:
             error = GroupMismatchError(f"an earlier call of its group may have left half a collective: {why}")
             self.fail(kind.name, error, has_run=False)
 
-    def _carriers(self) -> list[object]:
+    def _found_carriers(self) -> list[object]:
         """What collectives of the steps run on."""
         return [carrier_of(self.group), *(group.device for group in self._inside)]
 
@@ -163,7 +156,8 @@ class Peers:
 
     def _exchange(self, row: StepRow, timeout: float) -> tuple[Entry, Replies]:
         self.num_agreements += 1
-        entry = self.begin("failure" if row.kind is StepKind.FAILED else "agreement", row)
+        what = "failure" if row.kind is StepKind.FAILED else "agreement"
+        entry = FLIGHT.begin(what, self.name, self.sequence, row)
         return entry, self.group.exchange(row.pack(), timeout)
 
     def _wait_of(self, kind: StepKind) -> float:
@@ -184,4 +178,4 @@ class Peers:
 
     def _where(self) -> str:
         rank = self.group.ranks[self.group.rank]
-        return f"{self.name}, agreement {self._sequence} on rank {rank}"
+        return f"{self.name}, agreement {self.sequence} on rank {rank}"

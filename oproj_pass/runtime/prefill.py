@@ -153,7 +153,11 @@ class PrefillRunner(Lockstep):
         if self._peers is None:
             step = check()
             return self._model.run(step, self._model.size_of(step.batch.local_total))
-        step = self._peers.checked(check)
+        try:
+            step = check()
+        except Exception as error:
+            self._peers.bring_error(error)
+            raise
         group = self._peers.group
         words = step.words(self._context.ranks if self._context else [group.ranks[group.rank]])
         agreed = self._peers.agree(StepKind.STEP, step.batch.local_total, GraphMode.FULL, words)

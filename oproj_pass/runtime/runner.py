@@ -162,12 +162,12 @@ class DecodeRunner(Lockstep):
                 arguments = self._inputs.arguments(self.plan.sizes[0])
                 self._wide = WideSteps(self.fn, arguments, self._peers, self._timeout)
             self._peers.limit_collectives()
-        self._checks = StepChecks(
+        checks = StepChecks(
             self._inputs, dummy, unsafe_stance, weights.moved, capture.cannot_replay,
             unfit_to_gather=weights.moved if self._wide and self._wide.cannot is None else None,
         )  # fmt: skip
         self._serving = Serving(
-            self.fn, self.plan, self._inputs, self._outputs, self._graphs, self._peers, self._wide,
+            self.fn, self.plan, checks, self._inputs, self._outputs, self._graphs, self._peers, self._wide,
             self.counts, capture.sent_nbytes,
         )  # fmt: skip
         self.phase = Phase.SERVING
@@ -195,11 +195,7 @@ class DecodeRunner(Lockstep):
             GroupMismatchError: a rank is missing, failed, or is not at this step. The runner has stopped.
         """
         self._require_phase(Phase.SERVING, "step")
-        return self._serving.step(
-            lambda: self._checks.check(
-                inputs, num_tokens=num_tokens, mode=mode, uniform_decode=uniform_decode
-            )
-        )
+        return self._serving.step(inputs, num_tokens, mode, uniform_decode)
 
     def idle_step(self, current: Mapping[str, Any]) -> None:
         """Take part in a step without requests, with a dummy batch of one decode request's tokens.
@@ -211,7 +207,7 @@ class DecodeRunner(Lockstep):
         Raises like ``step``: an idle rank that ran a refused step eager would be the one that hangs.
         """
         self._require_phase(Phase.SERVING, "idle_step")
-        self._serving.step(lambda: self._checks.check_idle(current), idle=True)
+        self._serving.idle_step(current)
 
     def _join(self, group: StepGroup | None) -> None:
         """Agree with the ranks of ``group`` from now on, if there is more than one."""

@@ -50,10 +50,6 @@ _replay, _agree, _peers_exchange = Serving._replay, Peers.agree, Peers._exchange
 _run_wide = WideSteps.run
 
 
-def refuse_alone(self, check):
-    return check()
-
-
 def go_by_own_part(self, kind, num_tokens, mode, reason="", **more):
     step = _agree(self, kind, num_tokens, mode, reason, **more)
     return replace(step, agreement=_agree_step([(num_tokens, mode)]))
@@ -117,8 +113,7 @@ def gather_as_replayed(self, inputs):
     return self._call(inputs)
 
 
-def agree_afterwards(self, check):
-    local = self._peers.checked(check)
+def agree_afterwards(self, local, *, idle):
     with self._peers.failing_together("replay", runs=True):
         result = self._replay(local, self._plan.max_size)
     self._peers.agree(StepKind.STEP, local.num_tokens, local.mode, local.reason)
@@ -142,9 +137,9 @@ def of_serving(name, fault):
 
 
 MUTANTS = {
-    "an unfit rank refuses without agreeing": Mutant(REFUSALS, Peers, "checked", refuse_alone),
+    "an unfit rank refuses without agreeing": Mutant(REFUSALS, Peers, "bring_error", skip),
     "each rank goes by its own tokens and mode": Mutant(REFUSALS, Peers, "agree", go_by_own_part),
-    "the ranks agree after the replay": of_serving("step", agree_afterwards),
+    "the ranks agree after the replay": of_serving("_run", agree_afterwards),
     "an idle rank issues its collectives twice": of_serving("_replay", replay_idle_steps_twice),
     "an idle rank skips the agreement": Mutant(REFUSALS, DecodeRunner, "idle_step", skip),
     "the least of the token counts": Mutant(REFUSALS, agree, "agree_step", least_tokens),
@@ -171,6 +166,6 @@ MUTANTS = {
         ROLES_FAIL, Peers, "limit_collectives", limit_the_largest_group
     ),
     "a failed replay leaves a role's group in use": Mutant(
-        ROLES_OF_TWO, Peers, "_carriers", carrier_of_the_largest_group
+        ROLES_OF_TWO, Peers, "_found_carriers", carrier_of_the_largest_group
     ),
 }

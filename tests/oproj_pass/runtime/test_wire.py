@@ -1,5 +1,6 @@
 """A row survives the wire whatever it says."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,14 @@ ROWS = st.builds(
 @given(ROWS)
 def test_a_row_comes_back_as_it_was(row):
     assert StepRow.unpack(row.pack()) == row
+
+
+@pytest.mark.parametrize("place", [0, 2])
+def test_refuses_a_row_of_an_unknown_kind_or_mode(place):
+    packed = StepRow("model", StepKind.STEP, 3, 4, GraphMode.FULL).pack()
+    packed[place] = 77
+    with pytest.raises(ValueError, match="77"):
+        StepRow.unpack(packed)
 
 
 @given(ROWS, st.text(min_size=200))
