@@ -2,9 +2,13 @@
 
     python benchmarks/runner_overhead.py
 
-Calls alternate between the plain compiled function and the runner, so that a busy machine slows both. The
-group answers at once with a copy of this rank's row, which leaves the network out: the collective's own time
-depends on the deployment and is reported by `--ranks`.
+A step is held against the least that a caller without a runner does once the ranks have agreed: write the
+inputs into the memory that the captured graph reads, pad the rest, call the compiled function over it and cut
+the result (*the call by hand*). The *direct call* is that call alone: no input is written, so it computes the
+last ones again. Both come after an agreement too: the model runs slower on what that leaves of the caches.
+
+Calls alternate, so that a busy machine slows all of them. The group answers at once with a copy of this
+rank's row, which leaves the network out: its time depends on the deployment, see `--ranks`.
 """
 
 import argparse
@@ -20,6 +24,7 @@ from rich.table import Table
 from torch import nn
 
 from oproj_pass.capture import GraphMode, StepBound, plan_capture
+from oproj_pass.flight.record import FLIGHT
 from oproj_pass.groups import shard_group
 from oproj_pass.runtime import ControlGroup, DecodeRunner, Replies, StepKind
 
@@ -70,12 +75,26 @@ def microseconds(calls, rounds):
     return {name: min(values) for name, values in times.items()}
 
 
+def by_hand(call, arguments, inputs):
+    """The call by hand: what a caller of a captured graph cannot leave out. Slots of unused rows are -1."""
+    x, positions, slots = arguments["x"], arguments["positions"], arguments["slots"]
+
+    def write_and_call():
+        rows = len(inputs["x"])
+        x[:rows].copy_(inputs["x"])
+        positions[:rows].copy_(inputs["positions"])
+        slots[:rows].copy_(inputs["slots"])
+        slots[rows:].fill_(-1)
+        return call()[:rows]
+
+    return write_and_call
+
+
 class Timed:
     """Stands in for a method of ``owner``, and keeps the time of each call."""
 
     def __init__(self, owner, method):
-        self.call, self.times = getattr(owner, method), []
-        setattr(owner, method, self)
+        self.owner, self.method, self.call, self.times = owner, method, getattr(owner, method), []
 
     def __call__(self, *args, **kwargs):
         start = time.perf_counter()
@@ -83,59 +102,84 @@ class Timed:
         self.times.append((time.perf_counter() - start) * 1e6)
         return result
 
+    def least(self, call, rounds):
+        """The least time of the method inside ``call``."""
+        setattr(self.owner, self.method, self)
+        for _ in range(rounds):
+            call()
+        delattr(self.owner, self.method)
+        return min(self.times)
+
 
 def measure(rounds):
-    """Least times: of a direct call and of a step, by turns, and of each part inside such a step."""
+    """Least times of whole calls by turns, of each part inside a step, and of the same part in a loop."""
     fn = torch.compile(Model().eval(), backend="eager", dynamic=False, fullgraph=True)
     runner = DecodeRunner(
         fn, PLAN, rows={"x": 0, "positions": 0, "slots": 0}, pad={"slots": -1}, group=InstantPeer()
     )
     runner.capture(batch(1))
-    inputs = batch(TOKENS)
-    direct = partial(fn, **runner._inputs.arguments(SIZE))
-
-    def agree():
-        runner._peers.agree(StepKind.STEP, TOKENS, GraphMode.FULL)
-
-    def agree_and_call():  # with the caches as the agreement leaves them
-        agree()
-        return direct()
-
+    serving, peers, inputs = runner._serving, runner._peers, batch(TOKENS)
+    checks, buffers, outputs = serving._checks, serving._inputs, serving._outputs
+    arguments = buffers.arguments(SIZE)
+    direct = partial(fn, **arguments)
+    write_and_call = by_hand(direct, arguments, inputs)
+    agree = partial(peers.agree, StepKind.STEP, TOKENS, GraphMode.FULL)
+    step = partial(runner.step, inputs)
     with torch.inference_mode():
-        calls = {
-            "direct": direct,
-            "agree": agree,
-            "agree and call": agree_and_call,
-            "step": partial(runner.step, inputs),
-        }
-        whole = microseconds(calls, rounds)
+        output = direct()
+        whole = microseconds(
+            {
+                "direct": direct,
+                "agree": agree,
+                "agree, direct": lambda: (agree(), direct()),
+                "agree, by hand": lambda: (agree(), write_and_call()),
+                "step": step,
+            },
+            rounds,
+        )
+        alone = {
+            "agreement, without the network": (peers, "agree", agree),
+            "inputs fit, all bring the same rows": (
+                buffers, "count_tokens", partial(buffers.count_tokens, inputs)
+            ),
+            "stance, weights, constants": (checks, "_cannot_replay", partial(checks._cannot_replay, inputs)),
+            "copy into persistent inputs, pad": (
+                buffers, "load", partial(buffers.load, inputs, TOKENS, SIZE)
+            ),
+            "flight record of the replay": (FLIGHT, "begin", partial(FLIGHT.begin, "replay", "model", 0, "")),
+            "trim": (outputs, "trim", partial(outputs.trim, output, TOKENS, SIZE)),
+            "counts": (
+                serving._counts, "add_step", partial(serving._counts.add_step, "replayed", 0, idle=False)
+            ),
+        }  # fmt: skip
         parts = {
-            "check inputs, constants, stance and weights": Timed(runner._checks, "check"),
-            "copy into persistent inputs, pad": Timed(runner._inputs, "load"),
-            "replay": Timed(runner._graphs[SIZE], "replay"),
-            "trim": Timed(runner._outputs, "trim"),
+            name: (Timed(owner, method).least(step, rounds), microseconds({name: call}, rounds)[name])
+            for name, (owner, method, call) in alone.items()
         }
-        microseconds({"step": calls["step"]}, rounds)
-    return whole, {name: min(part.times) for name, part in parts.items()}
+    return whole, parts
 
 
 def report(whole, parts):
-    direct, step, aside = whole["direct"], whole["step"], whole["agree and call"]
+    step, direct, hand = whole["step"], whole["agree, direct"], whole["agree, by hand"]
     table = Table(title=f"One decode step: {TOKENS} tokens at size {SIZE}, three inputs, least time")
-    table.add_column("part")
+    table.add_column("call")
     table.add_column("µs", justify="right")
-    table.add_column("of the direct call", justify="right")
-    rows = {
-        "the compiled function, called directly": direct,
+    for name, value in {
+        "the compiled function, called directly": whole["direct"],
         "an agreement, without the network": whole["agree"],
-        "an agreement, then the direct call": aside,
+        "an agreement, then the direct call": direct,
+        "an agreement, then the call by hand": hand,
         "a step of the runner": step,
-        "[bold]overhead of the step, agreement aside": step - aside,
-    }
-    for number, (name, value) in enumerate((rows | parts).items()):
-        if number == len(rows):
-            table.add_section()
-        table.add_row(name, f"{value:.1f}", f"{value / direct:.2f}x")
+        "[bold]the step over the direct call, agreement aside": step - direct,
+        "[bold]the step over the call by hand, agreement aside": step - hand,
+    }.items():
+        table.add_row(name, f"{value:.1f}")
+    Console().print(table)
+    table = Table(title="Parts of a step, least time in µs")
+    for column in ("part", "inside the step", "in a loop"):
+        table.add_column(column, justify="left" if column == "part" else "right")
+    for name, (inside, loop) in parts.items():
+        table.add_row(name, f"{inside:.1f}", f"{loop:.1f}")
     Console().print(table)
 
 
