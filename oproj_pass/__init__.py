@@ -7,7 +7,6 @@ planning and checking, which need no tensors, do not load torch.
 """
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from oproj_pass.errors import (
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
     from oproj_pass.weights.memory_report import ShardReport, shard_report
     from oproj_pass.weights.state_dict import full_state_dict
 
+    __version__: str
+
 _MODULES = {
     "DecodeRunner": "runtime",
     "Deployment": "deployment",
@@ -45,8 +46,6 @@ _MODULES = {
     "load_sharded": "loading",
     "shard_report": "weights.memory_report",
 }
-
-__version__ = version("oproj-pass")
 
 _WITHOUT_TORCH = {"deployment"}
 
@@ -74,6 +73,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("oproj-pass")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = _MODULES[name]

@@ -37,7 +37,6 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._ops.HigherOrderOperator",
         "torch._ops.OpOverload",
         "torch._ops.OpOverloadPacket",
-        "torch._subclasses.FakeTensor",
         "torch._subclasses.fake_tensor.FakeTensor",
         "torch.distributed.distributed_c10d._get_group_tag",
         "torch.ops._c10d_functional.all_gather_into_tensor.default",

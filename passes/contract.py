@@ -1,14 +1,16 @@
 """What a pass is: the signature that every pass has, and what it tells of its work.
 
-Imports nothing of the other passes, so that a pass of one's own stands on this file and the runner alone.
+Imports nothing of the other passes, so that a pass of one's own stands on this file and the runner alone, and
+no torch, so that a near miss can be told without.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.fx import GraphModule, Node
+if TYPE_CHECKING:
+    from torch.fx import GraphModule, Node
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class PassRecord:
     name: str
     matches: tuple[Any, ...] = ()
     near_misses: tuple[NearMiss, ...] = ()
-    changed: tuple[Node, ...] = ()
+    changed: "tuple[Node, ...]" = ()
     seconds: float = 0.0
 
     def __repr__(self) -> str:
@@ -60,5 +62,5 @@ class GraphPass(Protocol):
 
     name: str
 
-    def __call__(self, gm: GraphModule, example_inputs: Sequence[Any]) -> PassRecord:
+    def __call__(self, gm: "GraphModule", example_inputs: Sequence[Any]) -> PassRecord:
         """Rewrite ``gm`` in place and say what was done."""

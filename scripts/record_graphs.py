@@ -23,7 +23,7 @@ from torch.fx import GraphModule
 import oproj_pass  # noqa: F401  (the backend is its entry point)
 from oproj_pass.passes import diff_graphs
 from oproj_pass.passes.diff import GraphSnapshot, snapshot
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 from tests.passes.sites import test_zoo, test_zoo_hybrids
 from tests.support import models, quantised
 from tests.support.fake import fake_world

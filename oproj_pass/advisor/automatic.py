@@ -10,7 +10,7 @@ from oproj_pass.advisor.profile import Profile, load_profile, profile_names
 from oproj_pass.advisor.step_time import step_difference
 from oproj_pass.advisor.workload import EXCHANGES, Shape, kind_of
 from oproj_pass.passes import Projection
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes.strategies.token_sizes import token_sizes
 
 __all__ = ["advised_size", "profile_named", "profile_of", "shape_of"]
 
@@ -42,7 +42,7 @@ def advised_size(shapes: Iterable[Shape], sizes: Sequence[int], profile: Profile
 
 def shape_of(site: Projection, reduce_dtype: torch.dtype | None) -> Shape:
     """The shape of a projection in a graph."""
-    token = TokenSizes.of(site, reduce_dtype)
+    token = token_sizes(site, reduce_dtype)
     return Shape(
         role=site.role,
         out_features=site.out_features,

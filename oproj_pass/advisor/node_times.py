@@ -10,8 +10,8 @@ from oproj_pass.advisor.collectives import Transfer, transfer_us
 from oproj_pass.advisor.gemms import Product, product_us
 from oproj_pass.advisor.profile import Collective, Profile
 from oproj_pass.passes.diff.cost import Timer
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.labels import short_name
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.traffic import collective_name, payload_nbytes, value_nbytes
 
 __all__ = ["node_timer"]

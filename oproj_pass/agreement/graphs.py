@@ -21,7 +21,7 @@ from oproj_pass.agreement.step_group import ControlGroup
 from oproj_pass.agreement.wire import StepKind
 from oproj_pass.errors import GroupMismatchError
 from oproj_pass.groups import ShardGroup
-from oproj_pass.passes.fingerprint import Fingerprint, first_difference
+from oproj_pass.passes.graph_fingerprint import Fingerprint, first_difference
 
 _BUFFER_BYTES = 1 << 16  # about 60,000 lines of a fingerprint, compressed
 _COMPILED, _RESTARTS = "compiled it", "has to trace it again"

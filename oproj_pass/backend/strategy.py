@@ -16,7 +16,8 @@ from oproj_pass.passes.shard import required_cuts
 from oproj_pass.passes.sites.options import ROLE_TITLES, size_option
 from oproj_pass.passes.sites.roles import ROLES, as_named
 from oproj_pass.passes.strategies.grid import Grid
-from oproj_pass.passes.strategies.traffic import TokenSizes, splits
+from oproj_pass.passes.strategies.token_sizes import token_sizes
+from oproj_pass.passes.traffic import TokenSizes, splits
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +128,7 @@ def _in_words(
 def _token(site: Site, config: OProjConfig) -> TokenSizes:
     """What a token brings to a site of a role with several strategies."""
     assert isinstance(site, Projection)
-    return TokenSizes.of(site, config.reduce_dtype)
+    return token_sizes(site, config.reduce_dtype)
 
 
 def _title(strategy: Strategy[Any]) -> str:

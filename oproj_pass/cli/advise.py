@@ -65,7 +65,7 @@ def run(
     profile = load_profile(machine)
     captured = _captured(cudagraph_capture_sizes, batch)
     fields = config_fields(path)
-    from oproj_pass.advisor.advice import Setting  # noqa: PLC0415 - loads torch
+    from oproj_pass.advisor.advice import Setting  # noqa: PLC0415
     from oproj_pass.advisor.advise import advise  # noqa: PLC0415
     from oproj_pass.advisor.kv_cache import read_kv_cache  # noqa: PLC0415
     from oproj_pass.advisor.sites import SCHEMES, scheme_of  # noqa: PLC0415

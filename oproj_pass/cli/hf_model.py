@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oproj_pass.deployment.loaders import read_file
+from oproj_pass.deployment.files import read_mapping
 from oproj_pass.errors import ConfigError, OProjError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def config_file(path: Path) -> Path:
 
 def config_fields(path: Path) -> dict[str, Any]:
     """What a config.json says, given as the file or as the folder that holds it."""
-    return read_file(config_file(path))
+    return read_mapping(config_file(path))
 
 
 def require_transformers() -> None:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from oproj_pass import __version__
 from oproj_pass.cli import advise, calibrate, check, demo, diff, doctor, explain, flight, plan
 from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Status
@@ -58,6 +57,8 @@ for module, kind, summary in (
 
 def _show_version(wanted: bool) -> None:
     if wanted:
+        from oproj_pass import __version__  # noqa: PLC0415 - read from the installed distribution
+
         typer.echo(f"oproj_pass {__version__}")
         raise typer.Exit
 

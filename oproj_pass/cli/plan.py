@@ -7,20 +7,21 @@ import re
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from rich.console import Group
 from rich.text import Text
 
-from oproj_pass.capture import CapturePlan, StepBound, load_histogram, plan_capture
-from oproj_pass.capture.platforms import platform_of
 from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Json, Status, finish, show
 from oproj_pass.cli.source import Source, read_deployment
 from oproj_pass.deployment.files import read_mapping
 from oproj_pass.deployment.numbers import whole_number
 from oproj_pass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from oproj_pass.capture import CapturePlan
 
 EXAMPLE = "Example: oproj plan --max-num-seqs 24 --max-num-batched-tokens 8192 --num-speculative-tokens 1"
 
@@ -94,6 +95,9 @@ def run(
 
     Exit status: 0 every possible decode step has a captured size, 3 some would run eager, 2 bad input.
     """
+    from oproj_pass.capture import StepBound, load_histogram, plan_capture  # noqa: PLC0415
+    from oproj_pass.capture.platforms import platform_of  # noqa: PLC0415
+
     named = None if strategies is None else _strategies(strategies)
     if (saved := _saved_plan(deployment or ())) is not None:
         _finish(saved if named is None else saved.with_strategies(named), json)
@@ -124,10 +128,12 @@ def run(
     _finish(plan, json)
 
 
-def _saved_plan(source: Sequence[str]) -> CapturePlan | None:
+def _saved_plan(source: Sequence[str]) -> "CapturePlan | None":
     """The plan that `--json` printed into a file, if the argument is one."""
     if len(source) != 1 or not source[0].endswith(".json"):
         return None
+    from oproj_pass.capture import CapturePlan  # noqa: PLC0415
+
     fields = read_mapping(Path(source[0]))
     return CapturePlan.from_dict(fields) if {"bound", "sizes"} <= fields.keys() else None
 
@@ -142,7 +148,7 @@ def _strategies(path: Path) -> dict[Any, Any]:
     raise ConfigError(f"{path} recommends no sharding, and so no strategies: leave --strategies out")
 
 
-def _finish(plan: CapturePlan, json: bool) -> NoReturn:
+def _finish(plan: "CapturePlan", json: bool) -> NoReturn:
     show(plan.to_dict(), _text(plan), as_json=json)
     finish(Status.OK if plan.covers else Status.WARNING)
 
@@ -156,7 +162,7 @@ def _settings(deployment: Sequence[str], options: dict[str, Any]) -> dict[str, A
     return options
 
 
-def _text(plan: CapturePlan) -> Group:
+def _text(plan: "CapturePlan") -> Group:
     lines = [Text(line) for line in plan.explain()]
     if plan.warning:
         lines[1].stylize("yellow")

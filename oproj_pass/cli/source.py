@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oproj_pass.deployment import Deployment
 from oproj_pass.errors import ConfigError
+
+if TYPE_CHECKING:
+    from oproj_pass.deployment import Deployment
 
 Source = Annotated[
     list[str] | None,
@@ -21,7 +23,7 @@ Source = Annotated[
 ]
 
 
-def read_deployment(source: Sequence[str], hf_config: Path | None = None) -> Deployment:
+def read_deployment(source: Sequence[str], hf_config: Path | None = None) -> "Deployment":
     """The deployment that the arguments stand for, with the facts of ``hf_config`` in place of its own.
 
     Raises ``ConfigError`` where they stand for none.
@@ -30,7 +32,9 @@ def read_deployment(source: Sequence[str], hf_config: Path | None = None) -> Dep
     return deployment if hf_config is None else deployment.with_model(hf_config)
 
 
-def _read(source: Sequence[str]) -> Deployment:
+def _read(source: Sequence[str]) -> "Deployment":
+    from oproj_pass.deployment import Deployment  # noqa: PLC0415 - other commands read none
+
     if not source:
         raise ConfigError("no deployment is given: a file, - for the standard input, or -- vllm serve ...")
     if len(source) > 1:

@@ -55,14 +55,14 @@ def _trace(path: Path, dtype: str | None, config: Mapping[str, Any]) -> "tuple[E
 
 
 def _dump(report: "ExplainReport", config: Any) -> bytes:
-    from oproj_pass.explanation.report import ExplainReport  # noqa: PLC0415 - loads torch
+    from oproj_pass.explanation.report import ExplainReport  # noqa: PLC0415
 
     found = TypeAdapter(ExplainReport).dump_python(report, mode="json")
     return json.dumps({"report": found, "facts": config.to_dict()}, default=str).encode()
 
 
 def _load(body: bytes) -> Traced:
-    from oproj_pass.explanation.report import ExplainReport  # noqa: PLC0415 - loads torch
+    from oproj_pass.explanation.report import ExplainReport  # noqa: PLC0415
 
     found = json.loads(body)
     return Traced(TypeAdapter(ExplainReport).validate_python(found["report"]), found["facts"])

@@ -1,6 +1,6 @@
 """What sharding would do to a model, from the model alone: no process group, no change, no weights needed.
 
-Reports load without Dynamo, which only ``explain`` needs: it loads on first use.
+Reports load without torch, which only ``explain`` needs: it loads on first use.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -17,8 +17,8 @@ from oproj_pass.explanation.explained import Explained
 from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.explanation.traffic import COMMUNICATION_BUFFER_NBYTES
 from oproj_pass.passes import NearMiss
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot
 from oproj_pass.passes.diff.labels import fold_paths, format_value
-from oproj_pass.passes.diff.snapshot import NodeSnapshot
 from oproj_pass.passes.sites.options import ROLE_TITLES
 
 

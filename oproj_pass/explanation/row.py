@@ -5,8 +5,7 @@ from itertools import chain
 
 from oproj_pass.automatic_sizes import AUTO
 from oproj_pass.explanation.traffic import saved_nbytes
-from oproj_pass.passes import STRATEGIES
-from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes, splits
+from oproj_pass.passes.traffic import TokenSizes, sent_nbytes, splits
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,13 @@ class ProjectionRow:
 
     @property
     def _has_one_strategy(self) -> bool:
-        """Whether its kind of site is cut in one way: all but output projections in one step."""
-        return self.role != "oproj" or self.cut is not None
+        """Whether its kind of site is cut in one way: all but output projections."""
+        return self.role != "oproj"
 
     def _splits(self, size: int) -> list[tuple[int, int]]:
         """In how many parts of K and of H the strategy may cut."""
         grids = splits(size) if self.grid is None else [self.grid]
-        by_name = {"row": [(size, 1)], "column": [(1, size)], "grid": grids}
+        by_name = {"row": [(size, 1)], "column": [(1, size)], "grid": grids, "group": [(size, 1)]}
         allowed = chain(*by_name.values()) if self.strategy == AUTO else by_name[self.strategy]
         return [
             (a, b) for a, b in allowed if a * b == size and self.parts % a == 0 and self.out_parts % b == 0
@@ -93,6 +92,8 @@ class ProjectionRow:
     def sent_nbytes(self, size: int) -> int:
         """Bytes that a rank sends for one of its tokens in a step."""
         if self._has_one_strategy:
+            from oproj_pass.passes import STRATEGIES  # noqa: PLC0415 - loads torch
+
             return self.calls * STRATEGIES[self.strategy].sent_nbytes(self.token, size)
         return self.calls * min(sent_nbytes(self.token, a, b) for a, b in self._splits(size))
 

@@ -11,7 +11,7 @@ from oproj_pass.explanation.row import ProjectionRow
 from oproj_pass.passes import STRATEGIES, Axis, Grouped, Mlp, Projection, Site, strategy_names
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.graph.provenance import value_of
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes.strategies.token_sizes import token_sizes
 from oproj_pass.tracing.sites import FoundSite
 
 
@@ -40,7 +40,7 @@ def _row(site: Site, config: OProjConfig) -> ProjectionRow:
 
 
 def _product(site: Projection, config: OProjConfig) -> dict[str, Any]:
-    token = TokenSizes.of(site, config.reduce_dtype)
+    token = token_sizes(site, config.reduce_dtype)
     return {
         "gemm": site.gemm.form.name,
         "out_features": site.out_features,
@@ -75,7 +75,7 @@ def _of_other_kind(site: Site, config: OProjConfig) -> dict[str, Any]:
         }
     if isinstance(site, Mlp):
         up, down = Projection(site.path, site.ups[0], {}), Projection(site.path, site.down, {})
-        scales = TokenSizes.of(up, config.reduce_dtype)
+        scales = token_sizes(up, config.reduce_dtype)
         return _product(replace(down, role=site.role), config) | {
             "input_itemsize": scales.input_itemsize,
             "scale_nbytes": scales.scale_nbytes,

@@ -8,7 +8,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum
 
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot, Ref
 
 __all__ = ["Kind", "NodeChange", "list_changes"]
 

@@ -11,11 +11,11 @@ from oproj_pass.passes.diff.columns import cells, title_of, track_name
 from oproj_pass.passes.diff.comparison import Comparison
 from oproj_pass.passes.diff.cost import Timer, cost_of
 from oproj_pass.passes.diff.document import document
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot
 from oproj_pass.passes.diff.html import hunk_sections, page_asset, toolbar
 from oproj_pass.passes.diff.labels import format_nbytes, print_node, shorten
 from oproj_pass.passes.diff.markup import Markup, element
 from oproj_pass.passes.diff.sections import COSTS, TIME, more_like_this, table
-from oproj_pass.passes.diff.snapshot import GraphSnapshot
 from oproj_pass.passes.diff.tracks import Track, TrackGroup
 from oproj_pass.passes.diff.traffic import count_collectives
 

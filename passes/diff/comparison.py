@@ -8,8 +8,8 @@ import networkx as nx
 
 from oproj_pass.passes.diff.changes import Kind, NodeChange
 from oproj_pass.passes.diff.cost import Timer, cost_of
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.hunks import HunkGroup
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.traffic import count_collectives
 
 __all__ = ["Comparison"]

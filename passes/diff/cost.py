@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.traffic import payload_nbytes, value_nbytes
 
 __all__ = ["Cost", "Timer", "cost_of"]

@@ -9,11 +9,11 @@ import torch.fx
 from oproj_pass.passes.diff.changes import NodeChange, list_changes
 from oproj_pass.passes.diff.comparison import Comparison
 from oproj_pass.passes.diff.cost import Timer
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot
 from oproj_pass.passes.diff.html import notebook_frame, render_page
 from oproj_pass.passes.diff.hunks import fold_hunks, list_hunks
 from oproj_pass.passes.diff.match import match_nodes
 from oproj_pass.passes.diff.record import as_snapshot
-from oproj_pass.passes.diff.snapshot import GraphSnapshot
 from oproj_pass.passes.diff.text import print_diff
 from oproj_pass.passes.diff.traffic import payload
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import networkx as nx
 
 from oproj_pass.passes.diff.changes import Kind, NodeChange
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 from oproj_pass.passes.diff.origin import common_path, generalise_path
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 
 __all__ = [
     "Hunk",

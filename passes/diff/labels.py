@@ -7,7 +7,7 @@ direction marks, lone surrogates) and nothing else: markup is escaped where mark
 import re
 from itertools import groupby
 
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 
 __all__ = [
     "fold_paths",

@@ -20,9 +20,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot, Ref
 from oproj_pass.passes.diff.labels import short_name
 from oproj_pass.passes.diff.neighbourhood import MAX_TELLING_USERS, neighbourhood_labels
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot, Ref
 
 __all__ = ["match_nodes"]
 

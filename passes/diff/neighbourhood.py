@@ -7,7 +7,7 @@ keep their identity, so everything near a weight is told apart from the same pla
 
 from collections.abc import Iterator
 
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot, Ref
 
 __all__ = ["MAX_TELLING_USERS", "neighbourhood_labels"]
 

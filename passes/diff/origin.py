@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 import torch.fx
+
+from oproj_pass.passes.graph.ops import is_overload
 
 __all__ = ["common_path", "generalise_path", "source_line", "target_name"]
 
@@ -26,7 +27,7 @@ def target_name(target: Any) -> str:
     """A name for a node's target that is the same in every process, so never an address."""
     if isinstance(target, str):
         return target
-    if isinstance(target, torch._ops.OpOverload):
+    if is_overload(target):
         return f"torch.ops.{target}"
     name = getattr(target, "__qualname__", None) or getattr(target, "__name__", None)
     if name is None:

@@ -12,8 +12,8 @@ import torch
 import torch.fx
 
 from oproj_pass.errors import ConfigError
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot, Ref
 from oproj_pass.passes.diff.origin import common_path, source_line, target_name
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot, Ref
 from oproj_pass.passes.graph.provenance import module_path
 
 __all__ = ["as_snapshot", "snapshot"]

@@ -11,8 +11,8 @@ from oproj_pass.passes.diff.columns import print_columns
 from oproj_pass.passes.diff.columns_page import render_columns
 from oproj_pass.passes.diff.cost import Timer
 from oproj_pass.passes.diff.graph_diff import GraphDiff, diff_graphs
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot
 from oproj_pass.passes.diff.html import notebook_frame
-from oproj_pass.passes.diff.snapshot import GraphSnapshot
 from oproj_pass.passes.diff.tracks import Track, TrackGroup, fold_tracks, follow_nodes
 
 __all__ = ["SideBySide", "compare_states"]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from oproj_pass.passes.diff.changes import Kind
 from oproj_pass.passes.diff.comparison import Comparison
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.hunks import HunkGroup
 from oproj_pass.passes.diff.labels import fold_paths, print_node, printable
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.traffic import payload
 
 __all__ = ["group_title", "hunk_lines", "print_diff"]

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from oproj_pass.passes.diff.changes import Kind, NodeChange
 from oproj_pass.passes.diff.comparison import Comparison
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot
 from oproj_pass.passes.diff.hunks import block_of, general_constants, general_target
 from oproj_pass.passes.diff.labels import print_constants
 from oproj_pass.passes.diff.origin import generalise_path
-from oproj_pass.passes.diff.snapshot import NodeSnapshot
 
 __all__ = ["Track", "TrackGroup", "fold_tracks", "follow_nodes"]
 

@@ -9,8 +9,8 @@ import re
 
 import torch
 
+from oproj_pass.passes.diff.graph_snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.diff.labels import format_nbytes
-from oproj_pass.passes.diff.snapshot import GraphSnapshot, NodeSnapshot
 from oproj_pass.passes.graph.collectives import Collective, named_collective
 
 __all__ = ["collective_name", "count_collectives", "payload", "payload_nbytes", "value_nbytes"]

@@ -80,8 +80,13 @@ def _call(op: str, target: Any, args: Any, kwargs: Any) -> Any:
     return target(*args, **kwargs)
 
 
+def is_fake(value: Any) -> bool:
+    """Whether a value is Dynamo's stand-in for a tensor."""
+    return isinstance(value, FakeTensor)
+
+
 def _fake_mode(graph: Graph) -> Any:
     for node in graph.find_nodes(op="placeholder"):
-        if isinstance(value_of(node), FakeTensor):
+        if is_fake(value_of(node)):
             return value_of(node).fake_mode
     return nullcontext()

@@ -49,9 +49,14 @@ def functionalized_operation(node: Node) -> Any:
     return packet(node.args[0]) if found in _FUNCTIONALIZED else found
 
 
+def is_overload(target: Any) -> bool:
+    """Whether a target is one overload of an ATen or custom operator."""
+    return isinstance(target, torch._ops.OpOverload)
+
+
 def packet(target: Any) -> Any:
     """An ATen or custom operator's packet, of Ascend's ATen equivalents ATen's; any other target as it is."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not is_overload(target):
         return target
     return ASCEND_DIALECT.get(target.overloadpacket._qualified_op_name, target.overloadpacket)
 

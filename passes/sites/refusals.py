@@ -2,13 +2,13 @@
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensor
 from torch.fx import Node
 
 from oproj_pass.passes.gemm.axes import Axis
 from oproj_pass.passes.gemm.following_step import CannotFollow
 from oproj_pass.passes.gemm.gemm import Gemm, is_plain
 from oproj_pass.passes.graph.effects import mutated_inputs, storage_owner
+from oproj_pass.passes.graph.metadata import is_fake
 from oproj_pass.passes.graph.provenance import nbytes, real_value, storage_of, value_of
 from oproj_pass.passes.graph.symbols import statically_known_true
 
@@ -81,5 +81,5 @@ def _dtype_refusal(gemm: Gemm) -> str | None:
 
 def _dispatching_subclass(tensor: Tensor) -> type | None:
     kind = type(tensor)
-    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not isinstance(tensor, FakeTensor)
+    own = kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ and not is_fake(tensor)
     return kind if own else None

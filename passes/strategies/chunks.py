@@ -27,7 +27,7 @@ from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
 from oproj_pass.passes.strategies.strategy import Strategy
 from oproj_pass.passes.strategies.sums import emit_shape
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes.strategies.token_sizes import token_sizes
 
 aten, functional = torch.ops.aten, torch.ops._c10d_functional
 
@@ -54,7 +54,7 @@ def unchunked_reason(site: Site, strategy: Strategy[Any], exchange: Exchange) ->
         return "its number of rows is symbolic"
     if rows < exchange.chunks:
         return f"it has {rows} rows"
-    sent = rows // exchange.chunks * strategy.sent_nbytes(TokenSizes.of(site), exchange.size)
+    sent = rows // exchange.chunks * strategy.sent_nbytes(token_sizes(site), exchange.size)
     if sent < exchange.least_chunk_nbytes:
         return (
             f"a chunk would send {sent} bytes, fewer than starting it costs ({exchange.least_chunk_nbytes})"

@@ -19,7 +19,7 @@ from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.rows import emit_return, emit_unpadded
 from oproj_pass.passes.strategies.sums import emit_shape, emit_trim
-from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
+from oproj_pass.passes.traffic import TokenSizes, sent_nbytes
 
 
 class Column:

@@ -18,7 +18,7 @@ from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.narrowing import emit_narrowing, emit_stacked, require_rows_unstated
 from oproj_pass.passes.strategies.operands import emit_features, emit_scale
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
-from oproj_pass.passes.strategies.traffic import TokenSizes, whole_rows_nbytes
+from oproj_pass.passes.traffic import TokenSizes, whole_rows_nbytes
 
 _ROWS = (Axis.H,)  # what goes to a product that is cut along H: whole rows
 

@@ -19,7 +19,7 @@ from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.rows import emit_return
 from oproj_pass.passes.strategies.sums import emit_product_type, emit_shape, emit_sum, emit_trim
-from oproj_pass.passes.strategies.traffic import TokenSizes, best_split, sent_nbytes
+from oproj_pass.passes.traffic import TokenSizes, best_split, sent_nbytes
 
 
 class Grid:

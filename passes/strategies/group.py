@@ -24,7 +24,7 @@ from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.narrowing import emit_narrowing, emit_stacked, require_rows_unstated
 from oproj_pass.passes.strategies.operands import emit_features
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
-from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
+from oproj_pass.passes.traffic import TokenSizes, sent_nbytes
 
 
 class Group:

@@ -13,7 +13,7 @@ from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.operands import emit_operands
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.sums import emit_total
-from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
+from oproj_pass.passes.traffic import TokenSizes, sent_nbytes
 
 
 class Row:

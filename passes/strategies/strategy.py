@@ -11,7 +11,7 @@ from oproj_pass.passes.gemm.axes import StoredAxis
 from oproj_pass.passes.sites.site import Site
 from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import ShardedRegion
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes.traffic import TokenSizes
 
 _Site = TypeVar("_Site", bound=Site, contravariant=True)
 

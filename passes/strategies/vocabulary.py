@@ -22,7 +22,7 @@ from oproj_pass.passes.strategies.exchange import Exchange
 from oproj_pass.passes.strategies.region import PhaseWriter, ShardedRegion
 from oproj_pass.passes.strategies.rows import Rows, emit_ready, emit_scatter
 from oproj_pass.passes.strategies.sums import emit_reduce_scatter, emit_shape, emit_trim
-from oproj_pass.passes.strategies.traffic import TokenSizes, whole_rows_nbytes
+from oproj_pass.passes.traffic import TokenSizes, whole_rows_nbytes
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from oproj_pass.passes import STRATEGIES
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes.traffic import TokenSizes
 from tests.support import npu_mc2_kernels
 
 pytestmark = pytest.mark.distributed

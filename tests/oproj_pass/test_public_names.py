@@ -2,10 +2,15 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import oproj_pass
+from oproj_pass import deployment, passes
+from oproj_pass.passes import diff
+
+ON_FIRST_USE = [(package, name) for package in (passes, diff, deployment) for name in package.__all__]
 
 
 @pytest.mark.parametrize("name", oproj_pass.__all__)
@@ -18,7 +23,17 @@ def test_refuses_an_unknown_name():
         oproj_pass.no_such_name  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["oproj_pass", "oproj_pass.capture", "oproj_pass.deployment"])
+@pytest.mark.parametrize(("package", "name"), ON_FIRST_USE)
+def test_a_package_offers_every_name_that_loads_on_first_use(package, name):
+    assert set(dir(package)) == set(package.__all__) == package._MODULES.keys()
+    assert getattr(package, name) is not None
+    with pytest.raises(ModuleNotFoundError):  # a module of that name would be found in its place
+        import_module(f"{package.__name__}.{name}")
+
+
+@pytest.mark.parametrize(
+    "module", ["oproj_pass", "oproj_pass.capture", "oproj_pass.deployment", "oproj_pass.explanation.report"]
+)
 def test_planning_and_checking_load_no_torch(module):
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {"oproj_pass": "oproj_pass", "passes": "oproj_pass.passes", "capture": "oproj_pass.capture"}
-BASE = {"oproj_pass.errors", "oproj_pass.torch_internals", "oproj_pass.suggestion"}
+BASE = {"oproj_pass.errors", "oproj_pass.first_use", "oproj_pass.torch_internals", "oproj_pass.suggestion"}
 # Each room with those that it may stand on, besides itself and ``BASE``.
 PASSES = {
     "contract": set(),
@@ -17,9 +17,10 @@ PASSES = {
     "sites": {"contract", "gemm", "graph"},
     "diff": {"graph"},
     "runner": {"contract", "graph"},
-    "fingerprint": {"graph"},
+    "graph_fingerprint": {"graph"},
     "history": {"contract", "diff", "runner"},
-    "strategies": {"gemm", "graph", "sites"},
+    "traffic": set(),
+    "strategies": {"gemm", "graph", "sites", "traffic"},
     "shard": {"contract", "gemm", "graph", "sites", "strategies"},
     "context_parallel": {"contract", "graph"},
     "redundant_collectives": {"contract", "graph"},

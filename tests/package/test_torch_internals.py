@@ -12,6 +12,15 @@ from oproj_pass.torch_internals import INTERNALS, REACHED_THROUGH_OBJECTS, SUPPO
 from tests.support.torch_names import longest, private_names, private_names_under
 
 ROOT = Path(__file__).parents[2]
+
+
+def modules_with_private_names(folder):
+    """Modules below ``folder`` that use private names, any of which may be imported first."""
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        if private_names(path.read_text(encoding="utf-8")):
+            yield ".".join(("oproj_pass", *path.relative_to(ROOT).with_suffix("").parts))
+
+
 PASSES = private_names_under(ROOT / "passes")
 USED = {
     "oproj_pass.passes": PASSES,
@@ -21,10 +30,12 @@ USED = {
 DOORS = {
     "oproj_pass.backend": "oproj_pass",
     "oproj_pass.explanation.explain": "oproj_pass",
-    "oproj_pass.passes": "oproj_pass.passes",
+    "oproj_pass.passes.find_projections": "oproj_pass.passes",
+    "oproj_pass.passes.fingerprint": "oproj_pass.passes",
     "oproj_pass.runtime": "oproj_pass",
     "oproj_pass.full_state_dict": "oproj_pass",
     "oproj_pass.shard_report": "oproj_pass",
+    **dict.fromkeys(modules_with_private_names("passes"), "oproj_pass.passes"),
 }
 ON_A_TORCH_THAT_LACKS_SOME = """
 import importlib, json, sys, torch._dynamo

@@ -7,7 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from oproj_pass.groups import shard_group
 from oproj_pass.passes import Exchange, Fingerprint, ShardOProj, fingerprint, run_passes
-from oproj_pass.passes.fingerprint import first_difference
+from oproj_pass.passes.graph_fingerprint import first_difference
 from tests.support.fake import fake_world
 from tests.support.models import decoder, rows
 

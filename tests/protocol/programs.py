@@ -17,7 +17,7 @@ from oproj_pass.agreement.step_group import ControlGroup
 from oproj_pass.capture import GraphMode, StepBound, plan_capture
 from oproj_pass.errors import OProjError
 from oproj_pass.groups import ShardGroups
-from oproj_pass.passes.fingerprint import Fingerprint
+from oproj_pass.passes.graph_fingerprint import Fingerprint
 from oproj_pass.runtime import CallableGraphs, ContextParallelStep, DecodeRunner, PrefillRunner
 from oproj_pass.weights.placement import Placement
 from oproj_pass.weights.released import adopt

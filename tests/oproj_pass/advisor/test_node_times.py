@@ -4,7 +4,7 @@ from oproj_pass.advisor.collectives import Transfer, transfer_us
 from oproj_pass.advisor.node_times import node_timer
 from oproj_pass.advisor.profile import load_profile
 from oproj_pass.passes.diff import GraphSnapshot
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 
 PROFILE = load_profile("h200")
 X = NodeSnapshot("x", "placeholder", "x", (), (192, 2048), "bfloat16")

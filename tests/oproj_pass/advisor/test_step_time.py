@@ -9,7 +9,7 @@ from oproj_pass.advisor.profile import load_profile
 from oproj_pass.advisor.published import deviations
 from oproj_pass.advisor.step_time import BANDWIDTH, LATENCY, READS, step_difference
 from oproj_pass.advisor.workload import EXCHANGES, Shape, unsharded
-from oproj_pass.passes.strategies.traffic import TokenSizes, sent_nbytes
+from oproj_pass.passes.traffic import TokenSizes, sent_nbytes
 
 DEEPSEEK = Shape("oproj", 7168, 16384, 2, 2, 2, "16bit", count=61)
 W8A8 = replace(DEEPSEEK, weight_itemsize=1, input_itemsize=1, kind="8bit")

@@ -81,14 +81,18 @@ def test_no_cache_neither_reads_nor_keeps(oproj, llama, built):
     assert len(built) == 3
 
 
-def test_a_kept_answer_loads_nothing_that_traces(oproj, llama):
-    path = llama()
-    expected = oproj("explain", path).stdout
+def test_a_kept_answer_loads_neither_torch_nor_transformers(oproj, llama, tmp_path):
+    path = str(llama())
+    questions = [["explain", path], ["explain", path, "--dtype", "fp8", "--json"]]
+    questions += [["advise", path, "--machine", "a2", "--html", str(tmp_path / "page.html")]]
+    expected = "".join(oproj(*question).stdout for question in questions)
     code = (
         f"import sys; sys.path[:] = {sys.path!r}\n"  # where the same is installed
         "from oproj_pass.cli import app\n"
-        f"app(['explain', {str(path)!r}], standalone_mode=False)\n"
-        "sys.exit(' '.join({'transformers', 'torch._dynamo', 'sympy'} & sys.modules.keys()))\n"
+        f"for question in {questions!r}:\n"
+        "    app(question, standalone_mode=False)\n"
+        "sys.exit(' '.join({'torch', 'transformers', 'networkx'} & sys.modules.keys()))\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (result.stdout, result.stderr.strip()) == (expected, "")
+    assert result.stdout == expected
+    assert result.stderr.replace(f"wrote {tmp_path}/page.html: open it in a browser", "").strip() == ""

@@ -15,7 +15,7 @@ from oproj_pass.explanation.traffic import (
     saved_nbytes,
 )
 from oproj_pass.passes import STRATEGIES
-from oproj_pass.passes.strategies.traffic import TokenSizes
+from oproj_pass.passes.traffic import TokenSizes
 from tests.support.models import decoder
 
 HIDDEN, K = 7168, 16384  # DeepSeek-V3: 128 heads of 128

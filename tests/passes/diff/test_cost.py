@@ -4,7 +4,7 @@ import pytest
 
 from oproj_pass.passes.diff import GraphSnapshot, diff_graphs
 from oproj_pass.passes.diff.cost import cost_of
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 
 KIB = 1024
 

@@ -10,8 +10,8 @@ from torch import fx
 
 from oproj_pass.passes.diff import GraphSnapshot, diff_graphs
 from oproj_pass.passes.diff.changes import Kind
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 from oproj_pass.passes.diff.match import match_nodes
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 
 
 def node(name, target="f", *args, op="call_function", path=""):

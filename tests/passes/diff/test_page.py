@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oproj_pass.passes.diff import GraphSnapshot, diff_graphs
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 from oproj_pass.passes.diff.layout import place_nodes
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
 from tests.support.page_tags import Tags
 
 HOSTILE = [

@@ -7,7 +7,7 @@ import pytest
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes.diff import GraphSnapshot, compare_states
-from oproj_pass.passes.diff.snapshot import NodeSnapshot, Ref
+from oproj_pass.passes.diff.graph_snapshot import NodeSnapshot, Ref
 from tests.support.page_tags import Tags
 
 LAYERS = 61

@@ -7,7 +7,7 @@ from torch import nn
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import shard_of
 from oproj_pass.passes.graph.provenance import value_of
-from oproj_pass.passes.strategies.traffic import TokenSizes, best_split, sent_nbytes
+from oproj_pass.passes.traffic import TokenSizes, best_split, sent_nbytes
 from tests.support import quantised
 from tests.support.layouts import Groups, SquareBlocks, layout
 from tests.support.quantised import Model, model

@@ -2,16 +2,10 @@
 
 One formula for every strategy, a ring sending as much as a mesh: to each of the other N - 1 ranks a token's
 features of their part of K; to the a - 1 that add up with me their tokens' partial sums; to the b - 1 that
-hold the rest of H their tokens' results.
+hold the rest of H their tokens' results. Loads no torch: a report counts bytes without a graph.
 """
 
 from dataclasses import dataclass
-
-import torch
-
-from oproj_pass.passes.gemm.gemm import RowScale
-from oproj_pass.passes.graph.provenance import value_of
-from oproj_pass.passes.sites.projection import Projection
 
 
 @dataclass(frozen=True)
@@ -29,21 +23,6 @@ class TokenSizes:
     scale_nbytes: int = 0
     row_scale_nbytes: int = 0
 
-    @classmethod
-    def of(cls, site: Projection, reduce_dtype: torch.dtype | None = None) -> "TokenSizes":
-        """Those of a site whose partial sums travel in ``reduce_dtype``, where they are floating numbers."""
-        product, scales = value_of(site.gemm.node).dtype, site.gemm.row_scales
-        summed_in = reduce_dtype if product.is_floating_point else None
-        return cls(
-            site.in_features,
-            site.out_features,
-            input_itemsize=value_of(site.gemm.input).dtype.itemsize,
-            sum_itemsize=(summed_in or product).itemsize,
-            product_itemsize=product.itemsize,
-            scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if scale.features),
-            row_scale_nbytes=sum(_nbytes_a_row(scale) for scale in scales if not scale.features),
-        )
-
 
 def sent_nbytes(token: TokenSizes, a: int, b: int) -> int:
     """The bytes for a split of K in ``a`` and H in ``b`` parts over N = a * b ranks."""
@@ -52,11 +31,6 @@ def sent_nbytes(token: TokenSizes, a: int, b: int) -> int:
     sums = (a - 1) * token.out_features * token.sum_itemsize
     results = (b - 1) * token.out_features // b * token.product_itemsize
     return features + others * token.row_scale_nbytes + sums + results
-
-
-def _nbytes_a_row(scale: RowScale) -> int:
-    value = value_of(scale.node)
-    return int(value.dtype.itemsize * (value.shape[-1] if scale.features else 1))
 
 
 def whole_rows_nbytes(token: TokenSizes, size: int) -> int:
