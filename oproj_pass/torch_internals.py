@@ -95,6 +95,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._dynamo.pgo.CodeState",
         "torch._dynamo.pgo._CODE_STATE",
         "torch._dynamo.pgo._INIT_CODE_STATE",
+        "torch._dynamo.symbolic_convert.get_funcname",
         "torch._dynamo.trace_rules.check",
         "torch._dynamo.types.ConvertFrameReturn",
         "torch._dynamo.utils.counters.clear",

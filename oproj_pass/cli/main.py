@@ -14,12 +14,12 @@ from oproj_pass.cli.command import OneValueCommand
 from oproj_pass.cli.output import Status
 from oproj_pass.errors import OProjError
 
-_OBJECTS_BEFORE_COLLECTION = 100_000
+_OBJECTS_BEFORE_COLLECTION = 1_000_000
 
 
 @contextmanager
 def _rarely_collected() -> Iterator[None]:
-    """Loading and tracing make objects that live on; looking for dead ones among them takes a tenth of it."""
+    """Loading and tracing make objects that live on: looking for dead ones takes a twentieth of the time."""
     thresholds = gc.get_threshold()
     gc.set_threshold(_OBJECTS_BEFORE_COLLECTION, *thresholds[1:])
     try:

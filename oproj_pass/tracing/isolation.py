@@ -16,7 +16,7 @@ from torch._C._dynamo.eval_frame import (
     _get_total_cache_entry_count,
     reset_code,
 )
-from torch._dynamo import config, convert_frame, eval_frame, pgo, utils
+from torch._dynamo import config, convert_frame, eval_frame, pgo, symbolic_convert, utils
 from torch._dynamo.guards import DeletedGuardManagerWrapper
 
 from oproj_pass.errors import ConfigError
@@ -40,6 +40,7 @@ def isolated_compile(backend: Callable[..., Any]) -> Iterator[Callable[[Callable
         raise ConfigError("Dynamo is turned off: unset TORCHDYNAMO_DISABLE")
     with ExitStack() as stack:
         stack.enter_context(_statistics_kept())
+        stack.enter_context(_functions_unnamed())
         stack.callback(_forget, compiler._isolate_recompiles_id, backend)
         stack.enter_context(torch.compiler.set_stance("default"))
         stack.enter_context(
@@ -67,6 +68,17 @@ def _statistics_kept() -> Iterator[None]:
         utils.graph_break_reasons[:] = reasons
         convert_frame.FRAME_COUNTER, convert_frame.FRAME_COMPILE_COUNTER = frame_counts
         pgo._CODE_STATE, pgo._INIT_CODE_STATE = history
+
+
+@contextmanager
+def _functions_unnamed() -> Iterator[None]:
+    """Dynamo tokenises the file of every function that it traces, only to name the function in a log."""
+    get_funcname = symbolic_convert.get_funcname
+    symbolic_convert.get_funcname = lambda filename, lineno: None
+    try:
+        yield
+    finally:
+        symbolic_convert.get_funcname = get_funcname
 
 
 def _forget(region: int, backend: Callable[..., Any]) -> None:

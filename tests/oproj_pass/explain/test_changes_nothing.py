@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch._C._dynamo.eval_frame import _get_total_cache_entry_count
-from torch._dynamo import convert_frame, eval_frame, pgo, utils
+from torch._dynamo import convert_frame, eval_frame, funcname_cache, pgo, utils
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.explanation import explain
@@ -123,6 +123,14 @@ def test_neither_uses_nor_changes_the_users_compiled_code(graph_breaks, tokens):
         compiled(torch.randn(4, 32))
     assert len(report.projections) == 2
     assert len(compilations) == before
+
+
+def test_reads_no_file_to_name_the_functions_of_a_log():
+    funcname_cache.clearcache()
+    explain(decoder(layers=1), torch.randn(5, 32))
+    assert funcname_cache.cache == {}
+    torch.compile(decoder(layers=1), backend="eager")(torch.randn(5, 32))
+    assert funcname_cache.cache  # as Dynamo does elsewhere, and again afterwards
 
 
 def test_sees_the_whole_model_where_the_users_code_has_hit_the_recompile_limit():
