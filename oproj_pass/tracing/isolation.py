@@ -73,12 +73,12 @@ def _statistics_kept() -> Iterator[None]:
 @contextmanager
 def _functions_unnamed() -> Iterator[None]:
     """Dynamo tokenises the file of every function that it traces, only to name the function in a log."""
-    get_funcname = symbolic_convert.get_funcname
-    symbolic_convert.get_funcname = lambda filename, lineno: None
+    get_funcname = symbolic_convert.get_funcname  # type: ignore[attr-defined]
+    symbolic_convert.get_funcname = lambda filename, lineno: None  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        symbolic_convert.get_funcname = get_funcname
+        symbolic_convert.get_funcname = get_funcname  # type: ignore[attr-defined]
 
 
 def _forget(region: int, backend: Callable[..., Any]) -> None:
