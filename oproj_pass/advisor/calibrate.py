@@ -41,9 +41,9 @@ class Grid:
 
     @property
     def usual_product(self) -> tuple[int, int, int]:
-        """m, n and k of one in the middle."""
+        """m, n and k of a large one with few rows, as a decode layer has between its exchanges."""
         middle = len(self.features) // 2
-        return self.rows[len(self.rows) // 2], self.features[middle - 1], self.features[middle]
+        return self.rows[len(self.rows) // 2], self.features[middle], self.features[-1]
 
     def products(self) -> list[tuple[int, int, int]]:
         """m, n and k of every product, k varying fastest."""

@@ -21,7 +21,7 @@ __all__ = ["Clock", "collective_calls", "group_sizes", "product_call"]
 functional = torch.ops._c10d_functional
 _WARM_UP, _FEWEST, _MOST = 2, 5, 40
 _SECONDS = 0.15  # spent on one measurement, whatever it takes
-_ROUNDS, _PAIRS = 8, 9  # of products with a collective behind each, and of such runs beside products alone
+_ROUNDS, _PAIRS = 8, 15  # of products with collectives behind each, and of such runs beside products alone
 _LEAST_US = 1.0  # where noise leaves nothing of a collective
 
 
@@ -43,19 +43,20 @@ class Clock:
     def us_behind(
         self, multiply: Callable[[], Any], call: Callable[[], Any], group: dist.ProcessGroup
     ) -> float:
-        """Median microseconds that ``call`` adds to a run of ``multiply``, one behind each of them.
+        """Median microseconds that ``call`` adds to a run of ``multiply``, two behind each of them.
 
         The ranks of ``group`` start a run together and then meet in ``call`` alone, so the time holds what a
         step pays: the wait for the slower rank, and the cores that the exchange takes from the next product.
+        Two, as a sharded product has two exchanges: once for both do its ranks wait.
         """
 
         def us_of_run(*calls: Callable[[], Any]) -> float:
             dist.barrier(group)
             return self._once(lambda: [call() for _ in range(_ROUNDS) for call in calls]) / _ROUNDS
 
-        us_of_run(multiply, call)
-        added = (us_of_run(multiply, call) - us_of_run(multiply) for _ in range(_PAIRS))
-        return max(median(added), _LEAST_US)
+        us_of_run(multiply, call, call)
+        added = (us_of_run(multiply, call, call) - us_of_run(multiply) for _ in range(_PAIRS))
+        return max(median(added) / 2, _LEAST_US)
 
     def _once(self, call: Callable[[], Any]) -> float:
         self._wait()
