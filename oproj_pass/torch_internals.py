@@ -33,6 +33,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._C._VariableFunctions",
         "torch._C._distributed_c10d._resolve_process_group",
         "torch._C._nn",
+        "torch._dispatch.python.enable_python_dispatcher",
         "torch._guards.TracingContext.try_get",
         "torch._ops.HigherOrderOperator",
         "torch._ops.OpOverload",

@@ -13,11 +13,13 @@ from oproj_pass.passes.graph.symbols import statically_known_true
 COMPARE = ops.targets(
     "eq", "ne", "lt", "le", "gt", "ge", "and", "and_", "or", "or_", "xor", "invert", "logical_and",
     "logical_or", "logical_not", "bitwise_and", "bitwise_or", "bitwise_not", "isnan", "isinf",
+    "__and__", "__or__", "__xor__",
 )  # fmt: skip
 ELEMENTWISE = (
     ops.POINTWISE | ops.COMBINE | ops.COPY | COMPARE
     | ops.targets("floordiv", "remainder", "mod", "fmod", "expm1", "log1p", "exp2", "leaky_relu", "hardswish",
-                  "mish", "softsign", "sign", "view_as_complex", "view_as_real", "copy", "logsigmoid")
+                  "mish", "softsign", "sign", "view_as_complex", "view_as_real", "copy", "logsigmoid",
+                  "expand_as")
 )  # fmt: skip
 _COMPLEX = ops.targets("view_as_complex", "view_as_real")
 
@@ -98,7 +100,8 @@ def along(call: Call) -> Followed:
         return elementwise(call)
     source, rows = call.first()
     rank = len(shape_of(source) or ())
-    dims = range(rank) if given is None else given if isinstance(given, list | tuple) else (given,)
+    is_open = given is None or isinstance(given, bool)  # x.var(False) names no dimension
+    dims = range(rank) if is_open else given if isinstance(given, list | tuple) else (given,)
     reduced = sorted(dim % rank for dim in dims)
     if rows.dim in reduced:
         raise CannotSplit(f"`{call.node.name}` runs along the rows")
@@ -123,6 +126,8 @@ def made_like(call: Call) -> Followed:
     if tuple(shape) == tuple(own) and len(call.node.args) == 1:
         return Followed(rows)
     sizes = call.node.args[1:]
+    if sizes and isinstance(sizes[0], Node) and sizes[0] in call.shapes:
+        return Followed(call.shapes[sizes[0]])
     listed = isinstance(sizes[0], list | tuple) if sizes else False
     if len(shape) <= rows.dim or not call.is_total(shape[rows.dim], rows.outer):
         return Followed(None)

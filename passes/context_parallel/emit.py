@@ -5,13 +5,15 @@ import operator
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.fx import Graph, Node
 
 from oproj_pass.passes.context_parallel import index
-from oproj_pass.passes.context_parallel.rows import CannotSplit, Size
+from oproj_pass.passes.context_parallel.rows import CannotSplit, Rows, Size
 from oproj_pass.passes.context_parallel.trace import RowTrace
 from oproj_pass.passes.graph.collectives import FLOAT8
 from oproj_pass.passes.graph.metadata import inherit_origin
@@ -98,20 +100,26 @@ class RowWriter:
             if value.dtype in FLOAT8:
                 raise CannotSplit(f"`{mine.name}` is {value.dtype}, which collectives do not take")
             with self._before(reader):
-                self._gathers[mine] = self._gather(mine, dim, value.dim())
+                self._gathers[mine] = self._gather(mine, dim, _from_outer_to_inner(value))
         return self._gathers[mine]
 
-    def _gather(self, mine: Node, dim: int, rank: int) -> Node:
+    def _gather(self, mine: Node, dim: int, in_memory: list[int]) -> Node:
+        """Laid out in memory as the value was before its split: a reader may view it, or use its strides."""
         call, group = self.graph.call_function, self.group
-        in_front = [dim, *(other for other in range(rank) if other != dim)]
-        rows = mine if dim == 0 else call(aten.permute.default, (mine, in_front))
-        rows = call(aten.contiguous.default, (rows,))
+        in_front = [dim, *(other for other in in_memory if other != dim)]
+        rows = call(aten.contiguous.default, (self._permuted(mine, in_front),))
         rows = call(functional.all_gather_into_tensor.default, (rows, group.size, group.group_name))
         rows = call(functional.wait_tensor.default, (rows,))
         rows = call(aten.index_select.default, (rows, 0, self.order))
-        if dim == 0:
-            return rows
-        return call(aten.permute.default, (rows, [in_front.index(other) for other in range(rank)]))
+        if in_front != in_memory:
+            rows = self._permuted(rows, [in_front.index(other) for other in in_memory])
+            rows = call(aten.contiguous.default, (rows,))
+        return self._permuted(rows, [in_memory.index(other) for other in range(len(in_memory))])
+
+    def _permuted(self, value: Node, dims: list[int]) -> Node:
+        if dims == sorted(dims):
+            return value
+        return self.graph.call_function(aten.permute.default, (value, dims))
 
     def size(self, outer: Size, reader: Node, *, local: bool) -> Node | int:
         """Rows of a rank, or of the sequence, times the batch entries that are merged into them."""
@@ -123,6 +131,14 @@ class RowWriter:
             if isinstance(rows, int) and isinstance(entries, int):
                 return rows * entries
             return self.graph.call_function(operator.mul, (rows, entries))
+
+    def sizes(self, shape: Node, rows: Rows, reader: Node, *, local: bool) -> list[Node | int]:
+        """The sizes that the shape of a local value states, for all rows or for a rank's."""
+        value, known = shape.all_input_nodes[0], value_of(shape)
+        counted = self.size(rows.outer, reader, local=local)
+        with self._before(reader):
+            others = [self._size(value, dim, size) for dim, size in enumerate(known) if dim != rows.dim]
+        return [*others[: rows.dim], counted, *others[rows.dim :]]
 
     def _entries(self, outer: Size) -> Node | int:
         if isinstance(outer, int):
@@ -158,3 +174,15 @@ class RowWriter:
             hidden = call(aten.logical_not.default, (mask,))
             zeros = call(aten.zeros_like.default, (mask,), {"dtype": dtype})
             return call(aten.masked_fill.Scalar, (zeros, hidden, -math.inf))
+
+
+def _from_outer_to_inner(value: Tensor) -> list[int]:
+    """Its dimensions by stride, as they lie in memory; in their own order where that is not known."""
+
+    def lies_outside(a: int, b: int) -> bool:
+        return statically_known_true(value.stride(a) > value.stride(b))
+
+    def compare(a: int, b: int) -> int:
+        return lies_outside(b, a) - lies_outside(a, b)
+
+    return sorted(range(value.dim()), key=cmp_to_key(compare))

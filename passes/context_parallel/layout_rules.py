@@ -55,6 +55,8 @@ def viewed(call: Call) -> Followed:
     """The dimension behind which lie as many elements, with batch entries merged into it or taken out."""
     source, rows = call.first()
     if any(isinstance(given, torch.dtype) for given in call.node.args[1:]):
+        if rows.dim == len(call.shape) - 1:
+            raise CannotSplit(f"`{call.node.name}` views the rows as another type")
         return Followed(rows)
     before, after = shape_of(source) or (), call.shape
     inner = math.prod(before[rows.dim + 1 :])
@@ -88,6 +90,8 @@ def _stated(call: Call, rows: Rows, dim: int) -> Iterator[tuple[Place, Size]]:
     if len(node.args) <= first:
         raise CannotSplit(f"`{node.name}` states its sizes by name")
     sizes = listed(node.args[first])
+    if sizes in call.shapes:
+        return
     if isinstance(sizes, Node) and isinstance(value_of(sizes), torch.Size):
         raise CannotSplit(f"`{node.name}` takes its sizes from `{sizes.name}`")
     if isinstance(sizes, list | tuple):

@@ -38,12 +38,15 @@ class WholeValues:
 def gather_for_attention(trace: RowTrace) -> WholeValues:
     """The cut in front of all that is needed whole before the result is; raises ``CannotSplit``."""
     flow = local_flow(trace)
+    _require_order(flow)
     needed = {at_place(node, place) for node, found in trace.followed.items() for place in found.gathers}
     private = _only_read_for(trace, flow, needed)
     needed |= {source for _, source in trace.ends if trace.unit(source) in private}
     for node in needed:
         if trace.unit(node) is not node:
             raise CannotSplit(f"`{node.name}` is a part of memory that is written in place")
+        if not isinstance(value_of(node), Tensor):
+            raise CannotSplit(f"the results of `{node.name}` are needed whole, all in one")
     cut, behind = _smallest_cut(trace, flow, private, needed)
     return WholeValues(frozenset(cut), frozenset(node for node in trace.local if trace.unit(node) in behind))
 
@@ -70,6 +73,7 @@ def restore_at(trace: RowTrace, already: WholeValues) -> tuple[Node, frozenset[N
         and node not in leading_on
         and trace.local[node].is_plain
         and trace.unit(node) is node
+        and isinstance(value_of(node), Tensor)
     ]
     if not candidates:
         leaving = sorted({f"`{source.name}`" for _, source in trace.ends if source not in known})
@@ -79,6 +83,12 @@ def restore_at(trace: RowTrace, already: WholeValues) -> tuple[Node, frozenset[N
     value = _in_front_of_head(candidates, chain)
     units = nx.descendants(flow, value) - {END}
     return value, frozenset(node for node in trace.local if trace.unit(node) in units)
+
+
+def _require_order(flow: Flow) -> None:
+    if not nx.is_directed_acyclic_graph(flow):
+        written, *_ = nx.find_cycle(flow)[0]
+        raise CannotSplit(f"`{written}` is written in place with what was made of it")
 
 
 def _in_front_of_head(candidates: list[Node], chain: list[Node]) -> Node:

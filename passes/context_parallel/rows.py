@@ -53,10 +53,12 @@ class Followed:
 
 @dataclass(frozen=True)
 class Call:
-    """A call that reads local values. ``local``: where rows lie on them; ``total``: rows of a sequence."""
+    """A call that reads local values. ``local``: where rows lie on them; ``shapes``: the same of what is the
+    shape of one, as one value; ``total``: rows of a sequence."""
 
     node: Node
     local: Mapping[Node, Rows]
+    shapes: Mapping[Node, Rows]
     total: Size
 
     @property

@@ -40,6 +40,8 @@ def follow(call: Call) -> Followed:
         ) from error
     if found.rows is None and not found.is_end:
         _require_gathered(call, found)
+    if any(call.shapes.get(source, found.rows) != found.rows for source in call.node.all_input_nodes):
+        raise CannotSplit(f"`{call.node.name}` takes its sizes from rows that lie elsewhere")
     return found
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from oproj_pass.passes.context_parallel.emit import ContextGroup, RowWriter
 from oproj_pass.passes.context_parallel.plan import WholeValues, gather_for_attention, restore_at
 from oproj_pass.passes.context_parallel.product_rules import MASKED_ATTENTION
 from oproj_pass.passes.context_parallel.rows import CannotSplit, Size, argument_place, at_place, replace_at
-from oproj_pass.passes.context_parallel.trace import RowTrace, trace_rows
+from oproj_pass.passes.context_parallel.trace import RowTrace, has_tensor, trace_rows
 from oproj_pass.passes.contract import NearMiss, PassRecord
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
@@ -61,6 +62,7 @@ class ContextParallel:
             )
         try:
             _require_attention(trace)
+            _require_sizes(trace)
             already = gather_for_attention(trace)
             value, behind = restore_at(trace, already)
             _require_plain_readers(trace, already, value, behind)
@@ -91,21 +93,36 @@ def _require_attention(trace: RowTrace) -> None:
         raise CannotSplit(f"no attention reads its rows, which are needed whole by {leaving or 'nothing'}")
 
 
+def _require_sizes(trace: RowTrace) -> None:
+    for refusal in trace.unsized:
+        raise refusal
+
+
 def _require_plain_readers(
     trace: RowTrace, already: WholeValues, value: Node, behind: frozenset[Node]
 ) -> None:
-    """What is whole reads whole values alone, and nothing that was read is written afterwards."""
-    whole = already.whole | already.gathered | behind | {value}
+    """What is whole reads whole values alone, and nothing that was read is written afterwards.
+
+    A write that is not followed goes to all rows: those of a value that is local elsewhere would miss it.
+    """
+    computed = already.whole | behind | {value}
+    whole = computed | already.gathered
     for node in (*already.whole, *behind):
         for source in node.all_input_nodes:
             if source in trace.local and source not in whole:
                 raise CannotSplit(f"`{node.name}` reads both local rows and all rows")
     copied = {source for found in trace.followed.values() for source, _ in found.splits}
+    whole_writes = {node for node, found in trace.followed.items() if found.is_end}
     owners = {storage_owner(node): node for node in (*copied, *already.gathered, value)}
     is_read: set[Node] = set()
     for node in trace.embedding.graph.nodes:
         for buffer in mutated_inputs(node):
-            if (owner := storage_owner(buffer)) in is_read:
+            owner = storage_owner(buffer)
+            if node in whole_writes and owner in trace.local and owner not in computed:
+                raise CannotSplit(
+                    f"`{node.name}` writes to all rows of `{owner.name}`, which are local elsewhere"
+                )
+            if owner in is_read:
                 raise CannotSplit(f"`{node.name}` writes to `{owners[owner].name}` after its rows were moved")
         if node in trace.followed or node in trace.local:
             is_read |= {
@@ -130,14 +147,30 @@ class _Rewrite:
         if self.trace.embedding in self.gathered:
             self.gathered.add(mine)
         for node in nodes:
+            self._state_shapes(node)
             if node in self.trace.sizes:
                 self._replace_size(node)
             elif node in self.local:
                 self._read_local(node)
             elif node in self.trace.followed or node.op == "output":
                 self._read_whole(node)
-        for node in self.trace.sizes:
-            self.writer.graph.erase_node(node)
+        for node in (*self.trace.sizes, *self.trace.shapes):
+            if not node.users:  # a shape may be read for its other sizes
+                self.writer.graph.erase_node(node)
+
+    def _state_shapes(self, reader: Node) -> None:
+        """In place of a shape, its sizes: of all rows, or of this rank's where the result is local."""
+        if not has_tensor(reader):
+            return
+        sizes = {
+            shape: self.writer.sizes(shape, self.trace.shapes[shape], reader, local=reader in self.local)
+            for shape in reader.all_input_nodes
+            if shape in self.trace.shapes
+        }
+        if sizes:
+            reader.args, reader.kwargs = map_arg(
+                (reader.args, reader.kwargs), lambda node: sizes.get(node, node)
+            )
 
     def _replace_size(self, node: Node) -> None:
         size = self.writer.size(self.trace.sizes[node], node, local=False)

@@ -31,9 +31,10 @@ class RowTrace:
 
     ``local``: the values that have local rows, and where. ``followed``: per node that reads one, what it
     needs. ``met``: the nodes at which local rows meet whole ones that were local once. ``sizes``: nodes that
-    read the number of rows from a local value, with the batch entries merged into it. ``ends``: where rows
-    leave, by node and the value that it reads whole; ``refusals``: those among them through which rows cannot
-    be followed.
+    read the number of rows from a local value, with the batch entries merged into it; ``shapes``: nodes that
+    read its whole shape as one value. ``ends``: where rows leave, by node and the value that it reads whole;
+    ``refusals``: those among them through which rows cannot be followed; ``unsized``: why it is not
+    understood what a shape is read for.
     """
 
     embedding: Node
@@ -41,8 +42,10 @@ class RowTrace:
     local: dict[Node, Rows] = field(default_factory=dict)
     followed: dict[Node, Followed] = field(default_factory=dict)
     sizes: dict[Node, Size] = field(default_factory=dict)
+    shapes: dict[Node, Rows] = field(default_factory=dict)
     ends: list[tuple[Node, Node]] = field(default_factory=list)
     refusals: list[NearMiss] = field(default_factory=list)
+    unsized: list[CannotSplit] = field(default_factory=list)
     met: set[Node] = field(default_factory=set)
 
     @property
@@ -84,7 +87,6 @@ def trace_rows(gm: GraphModule) -> RowTrace | None:
 class _Scan:
     def __init__(self, trace: RowTrace) -> None:
         self.trace = trace
-        self._shapes: dict[Node, Rows] = {}
         self._whole_again: set[Node] = set()
 
     def visit(self, node: Node) -> None:
@@ -95,7 +97,7 @@ class _Scan:
         sources = [source for source in node.all_input_nodes if source in trace.local]
         if node.op == "output":
             trace.ends += [(node, source) for source in sources]
-        elif sources or any(source in self._shapes for source in node.all_input_nodes):
+        elif sources or self._reads_shape_alone(node):
             self._note_meeting(node)
             try:
                 self._follow(node, sources)
@@ -105,19 +107,25 @@ class _Scan:
                 trace.followed[node] = Followed(None, is_end=True)
                 self._whole_again.add(node)
                 trace.ends += [(node, source) for source in sources]
+                trace.unsized += [] if sources else [refusal]
         elif not self._whole_again.isdisjoint(node.all_input_nodes):
             self._whole_again.add(node)
+
+    def _reads_shape_alone(self, node: Node) -> bool:
+        """Whether it computes with a shape of local rows; what makes a tensor of one is whole."""
+        reads_shape = not self.trace.shapes.keys().isdisjoint(node.all_input_nodes)
+        return reads_shape and not has_tensor(node)
 
     def _note_meeting(self, node: Node) -> None:
         if not self._whole_again.isdisjoint(node.all_input_nodes):
             self.trace.met.add(node)
 
     def _follow(self, node: Node, sources: list[Node]) -> None:
-        if not sources or not _has_tensor(value_of(node), node):
+        trace = self.trace
+        if not has_tensor(node):
             self._read_size(node, sources)
             return
-        trace = self.trace
-        found = follow(Call(node, trace.local, trace.total))
+        found = follow(Call(node, trace.local, trace.shapes, trace.total))
         trace.followed[node] = found
         if found.rows is not None:
             trace.local[node] = found.rows
@@ -132,12 +140,12 @@ class _Scan:
         is_size = ops.operation(node) in _SIZES or _is_shape(node)
         dim: Any = argument(node, 1, "dim") if not _is_shape(node) else None
         if sources and is_size and not isinstance(dim, int):
-            self._shapes[node] = self.trace.local[sources[0]]
+            self.trace.shapes[node] = self.trace.local[sources[0]]
         elif sources and is_size:
             self._note_size(node, self.trace.local[sources[0]], dim % len(shape_of(sources[0]) or ()))
         elif not sources and ops.operation(node) in _GETITEM and isinstance(dim, int):
             shape = node.all_input_nodes[0]
-            self._note_size(node, self._shapes[shape], dim % len(value_of(shape)))
+            self._note_size(node, self.trace.shapes[shape], dim % len(value_of(shape)))
         elif not is_mere_check(node):
             raise CannotSplit(f"`{node.name}` reads the shape of local rows")
 
@@ -163,9 +171,11 @@ def _is_shape(node: Node) -> bool:
     return node.target is getattr and node.args[1] == "shape"
 
 
-def _has_tensor(value: Any, node: Node) -> bool:
+def has_tensor(node: Node) -> bool:
+    """Whether a call makes tensors, or writes to one."""
     if node.target is operator.setitem:
         return True
+    value = value_of(node)
     return isinstance(value, Tensor) or (
         isinstance(value, list | tuple) and any(isinstance(item, Tensor) for item in value)
     )

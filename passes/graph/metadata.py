@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
@@ -34,7 +35,8 @@ def propagate(nodes: Iterable[Node], key: str) -> None:
     """Compute ``meta[key]`` of each node, in graph order, from its inputs' values. Shapes stay symbolic."""
     nodes = list(nodes)
     values = SharedValues(key)
-    with _fake_mode(nodes[0].graph) if nodes else nullcontext():
+    # Some operators' shapes are computed in C++, which takes symbolic sizes from Python's dispatcher alone.
+    with _fake_mode(nodes[0].graph) if nodes else nullcontext(), enable_python_dispatcher():
         for node in nodes:
             args, kwargs = map_arg((node.args, node.kwargs), value_of)
             node.meta[key] = values.of(_call, node.op, node.target, args, kwargs)
