@@ -1,14 +1,14 @@
-"""Time of the sharding pass, and its share of torch.compile's, on decode graphs of 8 to 256 layers.
+"""What the backend adds to `torch.compile`, on decode graphs of 8 to 256 layers: CPU time of rank 0.
 
-    python benchmarks/pass_time.py [--layers 8 16 32] [--inner eager]
+    torchrun --nproc-per-node 2 benchmarks/pass_time.py [--layers 8 16 32] [--inner eager] [--roles oproj mlp]
 
-A DeepSeek-V3-shaped model of tiny width: multi-head latent attention and a gated MLP, one token a row. The
-graph is sharded over a fake group of 8, so no peers are needed; the inner backend compiles it all the same.
+A DeepSeek-V3-shaped model of tiny width: multi-head latent attention and a gated MLP, one token a row.
+``backend``: all that `oproj_npu` does with a graph, less the inner backend. ``first call``: what it does at
+that call and no later one, which is to cut the weights. Waits for the other rank are not CPU time.
 """
 
 import argparse
-import time
-from contextlib import contextmanager
+from time import process_time
 
 import torch
 import torch.distributed as dist
@@ -16,13 +16,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 from torch._dynamo.backends.registry import lookup_backend
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForCausalLM, DeepseekV3Config
 
-from oproj_pass.passes import Exchange, ShardOProj, find_projections, run_passes
+from oproj_pass.backend import oproj_npu
 
 LAYERS = (8, 16, 32, 64, 128, 256)
-RANKS = 8
+HEADERS = "layers", "nodes", "backend ms", "first call ms", "ms a layer", "compile s", "share"
 
 
 def decoder(layers):
@@ -36,77 +35,71 @@ def decoder(layers):
 
 
 class Stopwatch:
-    """A Dynamo backend that times the pass inside a real compilation."""
+    """A Dynamo backend that times `oproj_npu` inside a real compilation."""
 
-    def __init__(self, inner, exchange):
-        self.inner, self.exchange = inner, exchange
-        self.find = self.shard = self.nodes = self.sites = 0
+    def __init__(self, inner, roles):
+        self._compile_inner = lookup_backend(inner)
+        sizes = {f"{role}_tensor_parallel_size": dist.get_world_size() for role in roles}
+        self._options = {"oproj_tensor_parallel_size": 1, "inner_backend": self._inner} | sizes
+        self.calls = []
 
     def __call__(self, gm, inputs):
-        self.nodes = len(gm.graph.nodes)
-        start = time.perf_counter()
-        find_projections(gm)
-        self.find = time.perf_counter() - start
-        start = time.perf_counter()
-        (record,) = run_passes(gm, inputs, [ShardOProj(self.exchange)])
-        self.shard = time.perf_counter() - start
-        self.sites = len(record.matches)
-        narrowed = {site.weight.name: site for site in record.matches}
-        placeholders = gm.graph.find_nodes(op="placeholder")
-        inputs = [
-            x[:, : x.shape[1] // RANKS].contiguous() if node.name in narrowed else x
-            for node, x in zip(placeholders, inputs, strict=True)
-        ]
-        compiled = lookup_backend(self.inner)(gm, inputs)
-        return lambda *args: compiled(
-            *[shard if a.shape != shard.shape else a for a, shard in zip(args, inputs, strict=True)]
-        )
+        self.nodes, self.inner = len(gm.graph.nodes), 0.0
+        compiled, whole = timed(oproj_npu, gm, inputs, options=self._options)
+        self.backend = whole - self.inner
+
+        def call(*args):
+            result, seconds = timed(compiled, *args)
+            self.calls.append(seconds)
+            return result
+
+        return call
+
+    def _inner(self, gm, inputs):
+        compiled, self.inner = timed(self._compile_inner, gm, inputs)
+        return compiled
 
 
-def measure(layers, inner, exchange):
+def timed(function, *args, **options):
+    start = process_time()
+    result = function(*args, **options)
+    return result, process_time() - start
+
+
+def measure(layers, inner, roles):
     torch._dynamo.reset()
-    stopwatch = Stopwatch(inner, exchange)
+    stopwatch = Stopwatch(inner, roles)
     model = torch.compile(decoder(layers), backend=stopwatch, fullgraph=True)
-    start = time.perf_counter()
+    step = {"input_ids": torch.zeros(8, 1, dtype=torch.long), "use_cache": False}
     with torch.no_grad():
-        model(input_ids=torch.zeros(8, 1, dtype=torch.long), use_cache=False)
-    return time.perf_counter() - start - stopwatch.find, stopwatch
-
-
-@contextmanager
-def fake_group():
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
-    yield Exchange(RANKS, dist.group.WORLD.group_name)
-    dist.destroy_process_group()
+        _, whole = timed(model, **step)
+        model(**step)
+    first, second = stopwatch.calls
+    return whole, stopwatch, first - second
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, nargs="+", default=LAYERS)
     parser.add_argument("--inner", default="eager")
+    parser.add_argument("--roles", nargs="+", default=["oproj"], choices=["oproj", "mlp", "lmhead"])
     options = parser.parse_args()
-    table = Table(title=f"shard_oproj in torch.compile, inner backend {options.inner}, {RANKS} ranks")
-    for header in (
-        "layers",
-        "nodes",
-        "sites",
-        "find ms",
-        "pass ms",
-        "ms per layer",
-        "compile s",
-        "pass share",
-    ):
+    dist.init_process_group("gloo")
+    title = f"oproj_npu in torch.compile, {', '.join(options.roles)}, inner backend {options.inner}"
+    table = Table(title=title, box=None)
+    for header in HEADERS:
         table.add_column(header, justify="right")
-    with fake_group() as exchange:
-        measure(2, options.inner, exchange)  # warm caches of fake tensors and custom operators
-        for layers in track(options.layers, description="compiling"):
-            total, taken = measure(layers, options.inner, exchange)
-            find, shard = taken.find * 1e3, taken.shard * 1e3
-            table.add_row(
-                str(layers), str(taken.nodes), str(taken.sites), f"{find:.1f}", f"{shard:.1f}",
-                f"{shard / layers:.2f}", f"{total:.1f}", f"{taken.shard / total:.1%}",
-            )  # fmt: skip
-    Console().print(table)
+    measure(2, options.inner, options.roles)  # warm caches of fake tensors and custom operators
+    for layers in track(options.layers, description="compiling", disable=dist.get_rank() > 0):
+        whole, taken, first = measure(layers, options.inner, options.roles)
+        added = taken.backend + first
+        table.add_row(
+            str(layers), str(taken.nodes), f"{1e3 * taken.backend:.0f}", f"{1e3 * first:.0f}",
+            f"{1e3 * added / layers:.2f}", f"{whole:.1f}", f"{added / whole:.1%}",
+        )  # fmt: skip
+    if dist.get_rank() == 0:
+        Console().print(table)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
