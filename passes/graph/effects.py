@@ -24,8 +24,8 @@ _WRITES_FIRST = ops.INPLACE_OPERATORS | {operator.setitem}
 _METHODS_THAT_WRITE = frozenset(f"__{target.__name__}__" for target in _WRITES_FIRST)
 _VIEWS = ops.ALIASING | ops.CAST | ops.COPY
 _NEVER_VIEWS = ops.targets(
-    "clone", "_to_copy", "copy", "cat", "concat", "concatenate", "stack", "repeat", "repeat_interleave", "roll",
-    "pad", "constant_pad_nd", "slice_scatter", "select_scatter", "index", "index_select",
+    "clone", "_to_copy", "copy", "cat", "concat", "concatenate", "stack", "repeat", "repeat_interleave",
+    "roll", "pad", "constant_pad_nd", "slice_scatter", "select_scatter", "index", "index_select",
 ) - ops.targets("copy_")  # fmt: skip
 _TRITON_KERNEL = "triton_kernel_wrapper_mutation"
 
