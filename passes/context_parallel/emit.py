@@ -13,9 +13,8 @@ from torch import Tensor
 from torch.fx import Graph, Node
 
 from oproj_pass.passes.context_parallel import index
-from oproj_pass.passes.context_parallel.rows import CannotSplit, Rows, Size
+from oproj_pass.passes.context_parallel.rows import Rows, Size
 from oproj_pass.passes.context_parallel.trace import RowTrace
-from oproj_pass.passes.graph.collectives import FLOAT8
 from oproj_pass.passes.graph.metadata import inherit_origin
 from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.graph.symbols import statically_known_true
@@ -96,11 +95,8 @@ class RowWriter:
     def whole(self, mine: Node, dim: int, reader: Node) -> Node:
         """All rows of a local value in their order: [.., L, ..] -> [P*L, ..] -> [.., T, ..]."""
         if mine not in self._gathers:
-            value = value_of(mine)
-            if value.dtype in FLOAT8:
-                raise CannotSplit(f"`{mine.name}` is {value.dtype}, which collectives do not take")
             with self._before(reader):
-                self._gathers[mine] = self._gather(mine, dim, _from_outer_to_inner(value))
+                self._gathers[mine] = self._gather(mine, dim, _from_outer_to_inner(value_of(mine)))
         return self._gathers[mine]
 
     def _gather(self, mine: Node, dim: int, in_memory: list[int]) -> Node:
@@ -144,8 +140,6 @@ class RowWriter:
         if isinstance(outer, int):
             return outer
         shape = value_of(self.trace.ids).shape[:-1]
-        if not statically_known_true(outer == math.prod(shape)):
-            raise CannotSplit(f"{outer} entries are merged into its rows, which are not those of the batch")
         sizes = [self._size(self.trace.ids, dim, size) for dim, size in enumerate(shape)]
         entries = sizes[0]
         for size in sizes[1:]:

@@ -21,6 +21,7 @@ from oproj_pass.passes.context_parallel.flow import END, Flow, local_flow, reads
 from oproj_pass.passes.context_parallel.rows import CannotSplit, at_place
 from oproj_pass.passes.context_parallel.trace import RowTrace
 from oproj_pass.passes.graph import ops
+from oproj_pass.passes.graph.collectives import FLOAT8
 from oproj_pass.passes.graph.provenance import value_of
 
 _UNITS = 1 << 20  # more units than a graph has: bytes outweigh their number
@@ -48,6 +49,7 @@ def gather_for_attention(trace: RowTrace) -> WholeValues:
         if not isinstance(value_of(node), Tensor):
             raise CannotSplit(f"the results of `{node.name}` are needed whole, all in one")
     cut, behind = _smallest_cut(trace, flow, private, needed)
+    _require_gatherable(cut)
     return WholeValues(frozenset(cut), frozenset(node for node in trace.local if trace.unit(node) in behind))
 
 
@@ -81,8 +83,15 @@ def restore_at(trace: RowTrace, already: WholeValues) -> tuple[Node, frozenset[N
             f"its rows leave at {', '.join(leaving)}: no one value behind the last attention leads to all"
         )
     value = _in_front_of_head(candidates, chain)
+    _require_gatherable([value])
     units = nx.descendants(flow, value) - {END}
     return value, frozenset(node for node in trace.local if trace.unit(node) in units)
+
+
+def _require_gatherable(values: Iterable[Node]) -> None:
+    for node in values:
+        if (dtype := value_of(node).dtype) in FLOAT8:
+            raise CannotSplit(f"`{node.name}` is {dtype}, which collectives do not take")
 
 
 def _require_order(flow: Flow) -> None:
@@ -135,7 +144,9 @@ def _smallest_cut(
     try:
         _, (_, behind_cut) = nx.minimum_cut(network, "outside", "needed")
     except nx.NetworkXUnbounded:
-        raise CannotSplit("its keys and values have batch entries merged into their rows") from None
+        raise CannotSplit(
+            "its keys and values have batch entries merged into their rows, or a type no collective takes"
+        ) from None
     crossed = {unit for unit in private if (unit, "out") in behind_cut}
     behind = {unit for unit in crossed if (unit, "in") in behind_cut}
     return direct | (crossed - behind), behind
@@ -143,9 +154,9 @@ def _smallest_cut(
 
 def _width(trace: RowTrace, unit: Node) -> dict[str, int]:
     """Bytes of a row without its symbolic sizes, and a little for each unit; nothing, so infinite, where rows
-    are not by themselves."""
+    are not by themselves or no collective takes them."""
     value, rows = value_of(unit), trace.local[unit]
-    if not isinstance(value, Tensor) or not rows.is_plain:
+    if not isinstance(value, Tensor) or not rows.is_plain or value.dtype in FLOAT8:
         return {}
     sizes = [size for dim, size in enumerate(value.shape) if dim != rows.dim and isinstance(size, int)]
     return {"capacity": math.prod(sizes) * value.element_size() * _UNITS + 1}

@@ -1,5 +1,6 @@
 """The pass: see the package."""
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -94,8 +95,14 @@ def _require_attention(trace: RowTrace) -> None:
 
 
 def _require_sizes(trace: RowTrace) -> None:
+    """Every size that counts rows can be computed: by the rows, and by all entries of the batch."""
     for refusal in trace.unsized:
         raise refusal
+    batch = math.prod(value_of(trace.ids).shape[:-1])
+    stated = (outer for found in trace.followed.values() for _, outer in found.sizes)
+    for outer in (*trace.sizes.values(), *(rows.outer for rows in trace.shapes.values()), *stated):
+        if not (isinstance(outer, int) or statically_known_true(outer == batch)):
+            raise CannotSplit(f"{outer} entries are merged into its rows, which are not those of the batch")
 
 
 def _require_plain_readers(

@@ -172,7 +172,13 @@ def _scattered(cache, x):
     return cache.scatter(1, torch.arange(x.shape[1])[:, None].expand(x.shape), x)
 
 
+def _over_float8_keys(x):
+    keys = x.to(torch.float8_e4m3fn).to(x.dtype)
+    return F.scaled_dot_product_attention(x, keys, keys, is_causal=True)
+
+
 ATTENTIONS = {
+    "over_float8_keys": _over_float8_keys,
     "by_hand": _by_hand,
     "by_einsum": _by_einsum,
     "by_baddbmm": _by_baddbmm,
