@@ -27,6 +27,7 @@ from tests.support.fake import fake_world, run_on_all_ranks
 from tests.support.quantised import Model, model
 
 ONE_ROUNDING = torch.finfo(torch.bfloat16).eps  # between two neighbours in bfloat16, relative to the larger
+ROUNDED_SUMS = 4 * ONE_ROUNDING  # of four partial sums, each rounded before they are added
 
 
 @dataclass
