@@ -94,8 +94,12 @@ class ShardStore:
         for weight, cut in pairs:  # all of them, before any is released
             require_as_compiled(weight, cut.signature, cut.path)
             require_cuttable(weight, cut.path)
-        self._make_room(weight for weight, _ in pairs if not isinstance(weight, Released))
-        undecided = [(weight, cut) for weight, cut in pairs if self._arrives(weight, cut)]
+        unreleased = [
+            (weight, cut, View.of(weight)) for weight, cut in pairs if not isinstance(weight, Released)
+        ]
+        if any(view not in self._arrived for *_, view in unreleased):
+            self._forget_dead()
+        undecided = [(weight, cut) for weight, cut, view in unreleased if self._arrives(weight, cut, view)]
         kept = [
             (weight, cut.path, reason) for weight, cut in undecided if (reason := self._decide(weight, cut))
         ]
@@ -108,11 +112,8 @@ class ShardStore:
             for weight, cut in pairs
         ]
 
-    def _arrives(self, weight: Tensor, cut: Cut) -> bool:
+    def _arrives(self, weight: Tensor, cut: Cut, view: View) -> bool:
         """Note an unreleased weight as one of its storage's owners. Whether it is still to be decided on."""
-        if isinstance(weight, Released):
-            return False
-        view = View.of(weight)
         arrived = self._arrived.setdefault(view, _Arrived(cut.placement))
         if any(weight is owner for owner in arrived.owners()):
             return not arrived.kept
@@ -162,11 +163,6 @@ class ShardStore:
     def reader_of(self, weight: Tensor) -> str | None:
         """Who reads ``weight`` in full in some compiled graph of this process."""
         return self._readers.get(storage_key(weight))
-
-    def _make_room(self, weights: Iterable[Tensor]) -> None:
-        """Forget what is gone before any new view is noted, once for all: it walks over all that is known."""
-        if any(View.of(weight) not in self._arrived for weight in weights):
-            self._forget_dead()
 
     def _forget_dead(self) -> None:
         self._readers = {key: name for key, name in self._readers.items() if not key.expired()}  # type: ignore[no-untyped-call]

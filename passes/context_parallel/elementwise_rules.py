@@ -126,8 +126,8 @@ def made_like(call: Call) -> Followed:
     if tuple(shape) == tuple(own) and len(call.node.args) == 1:
         return Followed(rows)
     sizes = call.node.args[1:]
-    if sizes and isinstance(sizes[0], Node) and sizes[0] in call.shapes:
-        return Followed(call.shapes[sizes[0]])
+    if sizes and (stated := call.rows_of_shape(sizes[0])):
+        return Followed(stated)
     listed = isinstance(sizes[0], list | tuple) if sizes else False
     if len(shape) <= rows.dim or not call.is_total(shape[rows.dim], rows.outer):
         return Followed(None)

@@ -90,7 +90,7 @@ def _stated(call: Call, rows: Rows, dim: int) -> Iterator[tuple[Place, Size]]:
     if len(node.args) <= first:
         raise CannotSplit(f"`{node.name}` states its sizes by name")
     sizes = listed(node.args[first])
-    if sizes in call.shapes:
+    if call.rows_of_shape(sizes):
         return
     if isinstance(sizes, Node) and isinstance(value_of(sizes), torch.Size):
         raise CannotSplit(f"`{node.name}` takes its sizes from `{sizes.name}`")

@@ -72,6 +72,10 @@ class Call:
         """Where rows lie on an argument; None if it is whole or no value of the graph."""
         return self.local.get(value) if isinstance(value, Node) else None
 
+    def rows_of_shape(self, value: Any) -> Rows | None:
+        """Where rows lie on the local value whose whole shape an argument is; None if it is none."""
+        return self.shapes.get(value) if isinstance(value, Node) else None
+
     def first(self, *, alone: bool = True) -> tuple[Node, Rows]:
         """The first argument, which has to be local; ``alone``: and no other one."""
         source: Any = self.node.args[0] if self.node.args else self.node.kwargs.get("input")

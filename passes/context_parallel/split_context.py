@@ -96,8 +96,8 @@ def _require_attention(trace: RowTrace) -> None:
 
 def _require_sizes(trace: RowTrace) -> None:
     """Every size that counts rows can be computed: by the rows, and by all entries of the batch."""
-    for refusal in trace.unsized:
-        raise refusal
+    if trace.unsized:
+        raise trace.unsized[0]
     batch = math.prod(value_of(trace.ids).shape[:-1])
     stated = (outer for found in trace.followed.values() for _, outer in found.sizes)
     for outer in (*trace.sizes.values(), *(rows.outer for rows in trace.shapes.values()), *stated):
