@@ -7,8 +7,11 @@ from typing import Any
 __all__ = ["names_on_first_use"]
 
 
-def names_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package (PEP 562): each name with the module, below it, that defines it.
+def names_on_first_use(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and ``__dir__`` of a package (PEP 562): each name with the module, below it, that
+    defines it.
 
     No name may be a module's own: once that is loaded, the package's attribute is the module.
     """
@@ -18,4 +21,4 @@ def names_on_first_use(package: str, modules: Mapping[str, str]) -> Callable[[st
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    return load
+    return load, lambda: sorted(modules)

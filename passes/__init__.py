@@ -151,8 +151,4 @@ __all__ = [
     "strategy_names",
 ]
 
-__getattr__ = names_on_first_use(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = names_on_first_use(__name__, _MODULES)

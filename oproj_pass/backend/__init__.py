@@ -15,4 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["oproj_npu"]
 
-__getattr__ = names_on_first_use(__name__, {"oproj_npu": "entry"})
+__getattr__, __dir__ = names_on_first_use(__name__, {"oproj_npu": "entry"})

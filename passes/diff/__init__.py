@@ -24,8 +24,4 @@ _MODULES = {
 
 __all__ = ["GraphDiff", "GraphSnapshot", "SideBySide", "compare_states", "diff_graphs", "snapshot"]
 
-__getattr__ = names_on_first_use(__name__, _MODULES)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = names_on_first_use(__name__, _MODULES)

@@ -114,15 +114,27 @@ class Splitting:
 
 def exported(options, *inputs, edit=None, decompose=False):
     """The model's exported graph, split over the world; ``edit(gm, rank)`` changes what was written."""
-    program = torch.export.export(prefill(**options), inputs)
+    split, record = split_export(prefill(**options), *inputs, edit=edit, decompose=decompose)
+    assert not record.near_misses, record.near_misses
+    return split
+
+
+def split_export(model, *inputs, edit=None, decompose=False):
+    """The same of any model, split or not, and the pass's record."""
+    program = torch.export.export(model, inputs)
     program = program.run_decompositions() if decompose else program
     gm = program.graph_module
     (record,) = run_passes(gm, (), [ContextParallel(world_group())])
-    assert not record.near_misses, record.near_misses
     if edit:
         edit(gm, dist.get_rank())
         gm.recompile()
-    return program.module(check_guards=False)
+    return program.module(check_guards=False), record
+
+
+def first_chunk_everywhere(gm, rank):
+    """An edit that gives every rank the rows of the first."""
+    (rows,) = gm.graph.find_nodes(op="call_function", target=torch.ops.oproj_pass.context_rows.default)
+    rows.args = (*rows.args[:3], 0)
 
 
 def differences(result, expected):

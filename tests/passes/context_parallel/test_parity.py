@@ -5,7 +5,14 @@ from functools import partial
 import pytest
 import torch
 
-from tests.support.prefill import Splitting, differences, exported, prefill, tokens
+from tests.support.prefill import (
+    Splitting,
+    differences,
+    exported,
+    first_chunk_everywhere,
+    prefill,
+    tokens,
+)
 
 aten = torch.ops.aten
 KINDS = {
@@ -104,11 +111,6 @@ def masked_by_index(gm, rank):
             mask.replace_input_with(mask.args[1], rows)
 
 
-def chunk_swapped(gm, rank):
-    (rows,) = gm.graph.find_nodes(op="call_function", target=torch.ops.oproj_pass.context_rows.default)
-    rows.args = (*rows.args[:3], 0)
-
-
-@pytest.mark.parametrize("edit", [order_not_restored, masked_by_index, chunk_swapped])
+@pytest.mark.parametrize("edit", [order_not_restored, masked_by_index, first_chunk_everywhere])
 def test_differs_when_sabotaged(two_ranks, edit):
     assert max(two_ranks.run(partial(exported_difference, {}, 7, edit=edit))) > 1e-2

@@ -11,11 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from oproj_pass.passes import run_passes
-from oproj_pass.passes.context_parallel import ContextParallel
 from tests.passes.context_parallel import expressions
 from tests.support.fake import fake_world
-from tests.support.prefill import Splitting, world_group
+from tests.support.prefill import Splitting, first_chunk_everywhere, split_export
 
 CLOSE = 2e-6
 
@@ -40,11 +38,8 @@ def layer(**parts):
 
 
 def aten(model, ids, edit):
-    program = torch.export.export(model, (ids,))
-    records = run_passes(program.graph_module, (), [ContextParallel(world_group())])
-    edit(program.graph_module)
-    program.graph_module.recompile()
-    return program.module(check_guards=False)(ids), records
+    split, record = split_export(model, ids, edit=edit)
+    return split(ids), [record]
 
 
 def dynamo(model, ids, edit, *, dynamic=False):
@@ -58,7 +53,7 @@ def symbolic(model, ids, edit):
     return dynamo(model, ids, edit, dynamic=True)
 
 
-def difference(model, ids, compute, edit=lambda gm: None):
+def difference(model, ids, compute, edit=None):
     """The largest difference to the whole model, relative above one; or why nothing was split."""
     result, (record,) = compute(model, ids, edit)
     if record.near_misses:
@@ -67,7 +62,7 @@ def difference(model, ids, compute, edit=lambda gm: None):
     return ((result - whole).abs() / whole.abs().clamp(min=1)).max().item()
 
 
-def differences(compute, shape, kind, names, edit=lambda gm: None):
+def differences(compute, shape, kind, names, edit=None):
     ids = torch.randint(0, 64, shape, generator=torch.Generator().manual_seed(shape[1]))
     table = {"before": expressions.BEFORE, "attend": expressions.ATTENTIONS}[kind]
     with torch.no_grad():
@@ -90,14 +85,9 @@ def test_computes_what_one_rank_does(two_ranks, compute, shape, kind, names):
         assert {name: error for name, error in found.items() if not error <= CLOSE} == {}
 
 
-def first_chunks_everywhere(gm):
-    (rows,) = gm.graph.find_nodes(op="call_function", target=torch.ops.oproj_pass.context_rows.default)
-    rows.args = (*rows.args[:3], 0)
-
-
 def test_every_expression_would_show_rows_of_another_rank(two_ranks):
     """Else an expression that forgets its rows would pass."""
-    first, second = two_ranks.run(differences, aten, (2, 4), "before", (), first_chunks_everywhere)
+    first, second = two_ranks.run(differences, aten, (2, 4), "before", (), first_chunk_everywhere)
     assert {name for name in first if max(first[name], second[name]) < 1e-3} == set()
 
 
