@@ -105,6 +105,18 @@ def test_refuses_what_mixes_rows_and_says_why(fake_pair, compute, name):
         assert reason in difference(layer(before=expression), torch.zeros(1, 7, dtype=torch.int64), compute)
 
 
+def test_refuses_sizes_of_other_entries_than_the_batchs(fake_pair):
+    """Found before anything is written."""
+    twice = layer(
+        before=lambda x: (
+            x.repeat(2, 1, 1).view(2 * x.shape[0] * x.shape[1], -1).view(-1, *x.shape[1:])[: x.shape[0]]
+        )
+    )
+    with torch.no_grad():
+        reason = difference(twice, torch.zeros(3, 7, dtype=torch.int64), symbolic)
+    assert "which are not those of the batch" in reason
+
+
 names = st.sampled_from(sorted(expressions.ANYWHERE))
 attentions = st.sampled_from(sorted(expressions.ATTENTIONS))
 
