@@ -13,7 +13,8 @@ from oproj_pass.errors import TorchVersionError
 
 SUPPORTED = ("2.13", "2.16")  # from, below: as in pyproject.toml; docs/versions.md says what ran on which
 
-# Methods of objects that torch hands out, by class: the code alone does not show that they are torch's.
+# Of objects that torch hands out, by class, called where only an object has it: the code alone does not show
+# that they are torch's.
 REACHED_THROUGH_OBJECTS = (
     "torch._C._distributed_c10d.ProcessGroup._get_sequence_number_for_group",
     "torch._C._dynamo.eval_frame._CacheEntry.guard_manager",
@@ -21,9 +22,10 @@ REACHED_THROUGH_OBJECTS = (
     "torch._C._dynamo.guards.GuardManager.add_lambda_guard",
     "torch._dynamo.guards.GuardBuilder.get",
     "torch._dynamo.guards.GuardBuilder.get_guard_manager",
-    "torch._guards.GuardsContext.copy_graphstate",
-    "torch._guards.GuardsContext.restore_graphstate",
-    "torch._guards.GuardsSet.add",
+    "torch._guards.GuardsContext().dynamo_guards",
+    "torch._guards.GuardsSet().add",
+    "torch._guards.GuardsSet().inner",
+    "torch._guards.GuardsSet().source_to_guards",
 )
 
 # By the package that uses them. The passes' names do without Dynamo, which takes seconds to import.
@@ -159,7 +161,8 @@ def _exists(name: str) -> bool:
     found = import_module(parts[0])
     for depth, part in enumerate(parts[1:], 2):
         try:
-            found = getattr(found, part)
+            found = getattr(found, part.removesuffix("()"))
+            found = found() if part.endswith("()") else found
         except AttributeError:
             try:
                 found = import_module(".".join(parts[:depth]))

@@ -14,6 +14,7 @@ it wrote is returned region by region, for later passes to read.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -66,21 +67,27 @@ class ShardRecord(PassRecord):
 
     regions: tuple[ShardedRegion, ...] = ()
 
-    @property
-    def tensors(self) -> dict[Node, CutTensor]:
+    @cached_property
+    def tensors(self) -> Mapping[Node, CutTensor]:
         """Each placeholder that now stands for a rank's part."""
         return {node: cut for region in self.regions for node, cut in region.by_node.items()}
 
     def role_of(self, tensor: Node) -> str:
         """What a stored tensor is here for; every role of one that several sites share."""
-        return "+".join(dict.fromkeys(region.role for region in self._reading(tensor)))
+        return "+".join(dict.fromkeys(region.role for region in self._readers[tensor]))
 
     def manner_of(self, tensor: Node) -> str:
         """How the rows are exchanged that a stored tensor multiplies; in each way, where sites share it."""
-        return " + ".join(dict.fromkeys(region.manner for region in self._reading(tensor)))
+        return " + ".join(dict.fromkeys(region.manner for region in self._readers[tensor]))
 
-    def _reading(self, tensor: Node) -> list[ShardedRegion]:
-        return [region for region in self.regions if any(on.node is tensor for on in region.tensors)]
+    @cached_property
+    def _readers(self) -> Mapping[Node, list[ShardedRegion]]:
+        """The regions that read each stored tensor, in graph order."""
+        readers: dict[Node, list[ShardedRegion]] = {node: [] for node in self.tensors}
+        for region in self.regions:
+            for node in region.by_node:
+                readers[node].append(region)
+        return readers
 
 
 Policy = Callable[[list[Projection], list[NearMiss]], ShardPlan]

@@ -21,22 +21,38 @@ def accept_released(weights: Iterable[Node]) -> None:
     context = TracingContext.try_get()
     if context is None:
         return
-    guards = context.guards_context
-    sources = {source: None for node in weights if (source := getattr(node, "_dynamo_source", None))}
-    state = guards.copy_graphstate()
-    for guard in [*state.dynamo_guards]:  # all sources at once: each alone would be a walk over every guard
-        if _leads_to(guard.originating_source, sources):
-            state.dynamo_guards.remove(guard)
-    guards.restore_graphstate(state)
-    for source in sources:
-        guards.dynamo_guards.add(Guard(source, _guard_signature))
+    guards = context.guards_context.dynamo_guards
+    roots = {source: None for node in weights if (source := getattr(node, "_dynamo_source", None))}
+    is_reached = _ReachedThrough(roots)
+    reached = [
+        source
+        for source in guards.source_to_guards
+        if isinstance(source, ChainedSource) and is_reached(source.base)
+    ]
+    for source in {**dict.fromkeys(reached), **roots}:
+        for guard in guards.source_to_guards.pop(source, ()):
+            guards.inner.discard(guard)
+    for source in roots:
+        guards.add(Guard(source, _guard_signature))
 
 
-def _leads_to(source: Source, sources: Collection[Source]) -> bool:
-    """Whether ``source`` is one of ``sources``, or is reached through one."""
-    while isinstance(source, ChainedSource) and source not in sources:
-        source = source.base
-    return source in sources
+class _ReachedThrough:
+    """Tells the sources that are one of ``roots``, or are reached through one.
+
+    A graph's tens of thousands of guards share most links of their chains, so each link is judged once, and
+    known by its identity: a hash costs as much as judging.
+    """
+
+    def __init__(self, roots: Collection[Source]) -> None:
+        self._roots = roots
+        self._known: dict[int, bool] = {}  # the guards keep what is identified alive
+
+    def __call__(self, source: Source) -> bool:
+        known = self._known.get(id(source))
+        if known is None:
+            is_linked = isinstance(source, ChainedSource) and self(source.base)
+            known = self._known[id(source)] = is_linked or source in self._roots
+        return known
 
 
 def _guard_signature(builder: Any, guard: Guard) -> None:

@@ -40,7 +40,7 @@ def follow(operand: Node, dim: int, axis: Axis) -> StoredAxis:
             pending += found.steps
             followed.update((step.node, source.node) for source in found.steps)
             literals.update(dict.fromkeys(found.literals))
-    nodes = [node for node in operand.graph.nodes if node in steps]
+    nodes = sorted(steps)  # in graph order
     extent = value_of(operand).shape[dim]
     tensors = [_on_stored(steps[node], extent) for node in nodes if node.op == "placeholder"]
     constants = tuple(node for node in nodes if node.op != "placeholder")

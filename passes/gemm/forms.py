@@ -5,6 +5,7 @@ is made of is ``operand``'s and ``following``'s to say.
 """
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -76,6 +77,7 @@ def gemm_call(node: Node) -> GemmCall | None:
     return GemmCall(form, x, matrix, copies, bias)
 
 
+@lru_cache(maxsize=4096)  # a graph calls few operations in tens of thousands of nodes
 def _form_of(operation: Any) -> GemmForm | None:
     form = _FORM_OF.get(operation)
     is_packet = form is None and isinstance(operation, torch._ops.OpOverloadPacket)

@@ -21,6 +21,7 @@ from oproj_pass.passes.graph.provenance import rank_of, value_of
 aten = torch.ops.aten
 
 _BATCHED = ops.targets("bmm", "matmul")
+_PRODUCTS = _BATCHED | ops.EINSUM
 
 
 @dataclass(frozen=True)
@@ -128,11 +129,11 @@ def match_grouped(node: Node, is_constant: Callable[[Node], bool]) -> GroupedPro
 
 def _spelled(node: Node) -> tuple[list[Node], list[str], str] | None:
     """A product's operands, and the letters of their dimensions and of the result's."""
-    if node.op not in ("call_function", "call_method") or node.kwargs:
+    if ops.operation(node) not in _PRODUCTS or node.kwargs:
         return None
     if ops.operation(node) in _BATCHED:
         operands, terms, output = list(node.args), ["abc", "acd"], "abd"
-    elif ops.operation(node) in ops.EINSUM and len(node.args) >= 2:
+    elif len(node.args) >= 2:
         listed = node.args[1]
         operands = list(listed) if isinstance(listed, list | tuple) else list(node.args[1:])
         inputs, arrow, output = str(node.args[0]).replace(" ", "").partition("->")

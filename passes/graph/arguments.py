@@ -1,5 +1,6 @@
 """Reads the arguments of calls, by position or by name."""
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,6 +21,11 @@ def schema_of(target: Any) -> torch.FunctionSchema | None:
 
 def named_argument(node: Node, name: str) -> Any:
     """The argument of an operator that its schema calls ``name``; None where it has none of that name."""
-    schema = schema_of(node.target)
-    names = [argument.name for argument in schema.arguments] if schema else []
+    names = _argument_names(node.target)
     return argument(node, names.index(name), name) if name in names else None
+
+
+@lru_cache(maxsize=1024)  # a graph calls few operators in thousands of nodes
+def _argument_names(target: Any) -> tuple[str, ...]:
+    schema = schema_of(target)
+    return tuple(argument.name for argument in schema.arguments) if schema else ()

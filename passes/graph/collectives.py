@@ -5,6 +5,7 @@ collectives start asynchronously; ``wait_tensor`` only ends one and is none itse
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch.fx import Node
@@ -55,10 +56,15 @@ def collective_of(node: Node) -> Collective | None:
     """The collective that a node starts, None for any other node."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
-    found = named_collective(node.target.overloadpacket._qualified_op_name)
+    found = _collective_called(node.target)
     if found is None and communicator(node) is not None:
         return Collective(node.target._opname, is_fused=True)
     return found
+
+
+@lru_cache(maxsize=1024)  # a graph calls few operators in thousands of nodes
+def _collective_called(target: torch._ops.OpOverload) -> Collective | None:
+    return named_collective(target.overloadpacket._qualified_op_name)
 
 
 def is_collective(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Which tensors a node writes in place, whose storage it views, and what is constant for every token.
+"""Which tensors a node writes in place, and whose storage it views.
 
 Attention kernels of serving engines return nothing and fill an ``out`` buffer; a search that follows only
 return values loses their result. A node that is replaced must leave the same writes behind.
@@ -6,7 +6,7 @@ return values loses their result. A node that is replaced must leave the same wr
 
 import inspect
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -17,27 +17,44 @@ from torch._ops import HigherOrderOperator
 from torch.fx import Graph, GraphModule, Node
 
 from oproj_pass.passes.graph import ops
-from oproj_pass.passes.graph.provenance import rank_of, value_of
+from oproj_pass.passes.graph.provenance import value_of
 from oproj_pass.passes.graph.subgraphs import Subgraph, operands, subgraphs
 
 _WRITES_FIRST = ops.INPLACE_OPERATORS | {operator.setitem}
 _METHODS_THAT_WRITE = frozenset(f"__{target.__name__}__" for target in _WRITES_FIRST)
-_VIEWS = ops.ALIASING | ops.CAST | ops.COPY
-_NEVER_VIEWS = ops.targets(
-    "clone", "_to_copy", "copy", "cat", "concat", "concatenate", "stack", "repeat", "repeat_interleave",
-    "roll", "pad", "constant_pad_nd", "slice_scatter", "select_scatter", "index", "index_select",
-) - ops.targets("copy_")  # fmt: skip
+_TOLD_TO_WRITE = frozenset(("out", "inplace"))
 _TRITON_KERNEL = "triton_kernel_wrapper_mutation"
 
 
-def mutated_inputs(node: Node) -> Iterator[Node]:
+def mutated_inputs(node: Node) -> Collection[Node]:
     """The node's inputs that it writes in place, each once."""
-    yield from dict.fromkeys(_written(node))
+    return dict.fromkeys(_written(node)) if _may_write(node) else ()
+
+
+def _may_write(node: Node) -> bool:
+    if node.op in ("call_function", "call_method"):
+        return not (_never_writes(node.target) and _TOLD_TO_WRITE.isdisjoint(node.kwargs))
+    return node.op == "call_module"
+
+
+@lru_cache(maxsize=4096)  # a graph calls few targets in tens of thousands of nodes
+def _never_writes(target: Any) -> bool:
+    """Whether no call of a target writes, unless its keywords tell it to."""
+    if isinstance(target, torch._ops.OpOverload):
+        return not _has_writes(target._schema)
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return not any(map(_has_writes, target._schemas.values()))
+    if isinstance(target, HigherOrderOperator) or _is_named_as_a_write(target):
+        return False
+    return not isinstance(target, FunctionType) or _position_of_inplace(target) is None
+
+
+def _has_writes(schema: torch.FunctionSchema) -> bool:
+    aliases = (argument.alias_info for argument in schema.arguments)
+    return any(alias is not None and alias.is_write for alias in aliases)
 
 
 def _written(node: Node) -> Iterator[Node]:
-    if node.op not in ("call_function", "call_method", "call_module"):
-        return
     if isinstance(node.target, torch._ops.OpOverload):
         yield from _written_arguments(node, node.target._schema)
     elif isinstance(node.target, torch._ops.OpOverloadPacket):
@@ -54,10 +71,15 @@ def _written(node: Node) -> Iterator[Node]:
 
 
 def _writes_first(node: Node) -> bool:
-    if node.target in _WRITES_FIRST or node.target in _METHODS_THAT_WRITE:
+    return (node.op != "call_module" and _is_named_as_a_write(node.target)) or _is_told_to_write(node)
+
+
+def _is_named_as_a_write(target: Any) -> bool:
+    """Of a function or, as a string, a method."""
+    if target in _WRITES_FIRST or target in _METHODS_THAT_WRITE:
         return True
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return (name.endswith("_") and not name.endswith("__")) or _is_told_to_write(node)
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _is_told_to_write(node: Node) -> bool:
@@ -67,7 +89,6 @@ def _is_told_to_write(node: Node) -> bool:
     return bool(given[0] if given else node.kwargs.get("inplace"))
 
 
-@lru_cache(maxsize=1024)  # the functions of torch, asked for at every node
 def _position_of_inplace(function: FunctionType) -> int | None:
     names = [*inspect.signature(function).parameters]
     return names.index("inplace") if "inplace" in names else None
@@ -98,13 +119,18 @@ def _nodes(values: Iterable[Any]) -> Iterator[Node]:
 
 def aliased_input(node: Node) -> Node | None:
     """The input whose storage the node's result may share; None if it is new memory, or no result at all."""
-    operation = ops.operation(node)
-    if node.op not in ("call_function", "call_method") or operation in _NEVER_VIEWS:
+    if node.op not in ("call_function", "call_method"):
         return None
-    if operation in _VIEWS or node.target is getattr:
+    if _views_its_first(node.target):
         source = next(_nodes(node.args[:1]), None)
-        return None if operation in ops.CAST and _is_converted(node, source) else source
-    return next(mutated_inputs(node), None) if _returns_what_it_writes(node) else None
+        return None if ops.operation(node) in ops.CAST and _is_converted(node, source) else source
+    written = mutated_inputs(node)
+    return next(iter(written)) if written and _returns_what_it_writes(node) else None
+
+
+@lru_cache(maxsize=4096)
+def _views_its_first(target: Any) -> bool:
+    return target is getattr or ops.packet(target) in ops.ALIASING
 
 
 def _is_converted(node: Node, source: Node | None) -> bool:
@@ -143,48 +169,3 @@ def emit_writes(graph: Graph, replaced: Node, result: Node) -> Node:
     for buffer in mutated_inputs(replaced):
         result = graph.call_function(torch.ops.aten.copy_.default, (buffer, result))
     return result
-
-
-class Dependence:
-    """Tells activations from constants (parameters, sizes, fresh buffers); fed in graph order.
-
-    A fresh buffer, and every view of it, turns into an activation when one is written into it.
-    ``parameters`` are the placeholders that hold stored weights, None where the graph keeps no record.
-    """
-
-    def __init__(self, parameters: Iterable[Node] | None) -> None:
-        self.anonymous = parameters is None
-        self._parameters = frozenset(parameters or ())
-        self._constant: set[Node] = set()
-        self._base: dict[Node, Node] = {}
-        self._filled: set[Node] = set()
-
-    def add(self, node: Node) -> None:
-        """Record the node, after every node before it."""
-        source = aliased_input(node)
-        self._base[node] = node if source is None else self._base[source]
-        if self._is_constant(node):
-            self._constant.add(node)
-
-    def write(self, buffer: Node) -> None:
-        """Record that an activation is written into ``buffer``."""
-        self._filled.add(self._base[buffer])
-
-    def base(self, node: Node) -> Node:
-        """The node whose storage ``node`` views, itself if it is no view."""
-        return self._base[node]
-
-    def activations(self, node: Node) -> list[Node]:
-        """The node's inputs that depend on a token, without the buffer that an ``out`` argument names."""
-        return [x for x in node.all_input_nodes if self.is_activation(x) and x is not node.kwargs.get("out")]
-
-    def is_activation(self, node: Node) -> bool:
-        """Whether the node's value depends on a token."""
-        return node not in self._constant or self._base[node] in self._filled
-
-    def _is_constant(self, node: Node) -> bool:
-        if isinstance(value_of(node), torch.SymInt | int | float | bool):
-            return True
-        if node.op == "placeholder":  # a vector is a bias, a norm's weight or a list of positions
-            return rank_of(node) in (0, 1) if self.anonymous else node in self._parameters
-        return ops.operation(node) in ops.FACTORY or not any(map(self.is_activation, node.all_input_nodes))

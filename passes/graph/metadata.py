@@ -48,31 +48,36 @@ class SharedValues:
     def __init__(self, key: str) -> None:
         self._shares = key == _OF_DYNAMO
         self._known: dict[Any, Any] = {}
+        self._kinds: dict[int, tuple[Tensor, Any]] = {}  # by identity, of tensors that are kept alive so
 
     def of(self, compute: Callable[..., Any], *inputs: Any) -> Any:
         """What ``compute`` makes of ``inputs``, or made of inputs of the same kind before."""
         if not self._shares:
             return compute(*inputs)
-        kind = (compute, _kind(inputs))
+        kind = (compute, self._kind(inputs))
         if kind not in self._known:
             self._known[kind] = compute(*inputs)
         return self._known[kind]
 
+    def _kind(self, value: Any) -> Any:
+        """What a result follows from: of tensors their metadata, of symbolic sizes their expressions."""
+        if isinstance(value, Tensor):
+            if id(value) not in self._kinds:
+                self._kinds[id(value)] = value, self._kind_of_tensor(value)
+            return self._kinds[id(value)][1]
+        if isinstance(value, torch.SymInt):
+            return ("size", value.node.expr)
+        if isinstance(value, list | tuple):
+            return tuple(map(self._kind, value))
+        if isinstance(value, slice):
+            return ("slice", self._kind((value.start, value.stop, value.step)))
+        if isinstance(value, Mapping):
+            return tuple((name, self._kind(item)) for name, item in value.items())
+        return (type(value), value)
 
-def _kind(value: Any) -> Any:
-    """What a call's result follows from: of tensors their metadata, of symbolic sizes their expressions."""
-    if isinstance(value, Tensor):
-        sizes = _kind((*value.shape, *value.stride(), value.storage_offset()))
+    def _kind_of_tensor(self, value: Tensor) -> Any:
+        sizes = self._kind((*value.shape, *value.stride(), value.storage_offset()))
         return ("tensor", value.dim(), sizes, value.dtype, value.device, value.requires_grad)
-    if isinstance(value, torch.SymInt):
-        return ("size", value.node.expr)
-    if isinstance(value, list | tuple):
-        return tuple(map(_kind, value))
-    if isinstance(value, slice):
-        return ("slice", _kind((value.start, value.stop, value.step)))
-    if isinstance(value, Mapping):
-        return tuple((name, _kind(item)) for name, item in value.items())
-    return (type(value), value)
 
 
 def _call(op: str, target: Any, args: Any, kwargs: Any) -> Any:

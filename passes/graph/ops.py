@@ -7,6 +7,7 @@ families decide only what the dataflow search walks through; none of them is eve
 
 import operator
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -40,7 +41,8 @@ def _forms(name: str) -> Iterable[Any]:
 
 def operation(node: Node) -> Any:
     """The node's target with an ATen overload reduced to its packet, for membership in a family."""
-    return packet(node.target)
+    target = node.target
+    return _packet(target) if isinstance(target, torch._ops.OpOverload) else target
 
 
 def functionalized_operation(node: Node) -> Any:
@@ -56,18 +58,25 @@ def is_overload(target: Any) -> bool:
 
 def packet(target: Any) -> Any:
     """An ATen or custom operator's packet, of Ascend's ATen equivalents ATen's; any other target as it is."""
-    if not is_overload(target):
-        return target
-    return ASCEND_DIALECT.get(target.overloadpacket._qualified_op_name, target.overloadpacket)
+    return _packet(target) if is_overload(target) else target
+
+
+@lru_cache(maxsize=4096)  # a graph calls few targets in tens of thousands of nodes
+def _packet(overload: torch._ops.OpOverload) -> Any:
+    return ASCEND_DIALECT.get(overload.overloadpacket._qualified_op_name, overload.overloadpacket)
 
 
 def operator_name(node: Node) -> str | None:
     """The qualified name of the operator that a node calls, as ``"aten::_int_mm"``; None for any other."""
-    target = operation(node)
-    if isinstance(target, torch._ops.OpOverloadPacket):
-        return str(target._qualified_op_name)
-    name = getattr(target, "__name__", "")  # Dynamo keeps torch._int_mm as that very function
-    return f"aten::{name}" if getattr(torch._C._VariableFunctions, name, None) is target else None
+    return _qualified_name(operation(node))
+
+
+@lru_cache(maxsize=4096)
+def _qualified_name(operation: Any) -> str | None:
+    if isinstance(operation, torch._ops.OpOverloadPacket):
+        return str(operation._qualified_op_name)
+    name = getattr(operation, "__name__", "")  # Dynamo keeps torch._int_mm as that very function
+    return f"aten::{name}" if getattr(torch._C._VariableFunctions, name, None) is operation else None
 
 
 def registered(*qualified_names: str) -> frozenset[Any]:
@@ -113,7 +122,11 @@ NORM = targets(
 FACTORY = targets(
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
 )  # fmt: skip
-ALIASING = LAYOUT | TRANSPOSE | SELECT
+_NEW_MEMORY = targets(
+    "clone", "_to_copy", "copy", "cat", "concat", "concatenate", "stack", "repeat", "repeat_interleave",
+    "roll", "pad", "constant_pad_nd", "slice_scatter", "select_scatter", "index", "index_select",
+) - targets("copy_")  # fmt: skip
+ALIASING = (LAYOUT | TRANSPOSE | SELECT | CAST | COPY) - _NEW_MEMORY  # of their first input, or new memory
 
 PASS_THROUGH = TRANSPOSE | CAST | COPY | LAYOUT | SELECT | POINTWISE | NORM
 COMBINE = targets("add", "iadd", "sub", "isub", "rsub", "addcmul", "lerp")

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-_ROOT = re.compile(r"^[LG]\['[^']*'\](\[\d+\])?")
-_CONTAINER = re.compile(r"\._(?:modules|parameters|buffers|orig_mod)\b")
-_INDEX = re.compile(r"\[['\"]?([^'\"\]]+)['\"]?\]")
+_ROOT_OR_CONTAINER = r"^[LG]\['[^']*'\](?:\[\d+\])?|\._(?:modules|parameters|buffers|orig_mod)\b"
+_INDEX = r"\[['\"]?([^'\"\]]+)['\"]?\]"
+_BESIDE_NAMES = re.compile(f"{_ROOT_OR_CONTAINER}|{_INDEX}")
 
 
 def normalise_path(path: str) -> str:
@@ -24,8 +24,7 @@ def normalise_path(path: str) -> str:
     >>> normalise_path("L['args'][0].model.layers.0")
     'model.layers.0'
     """
-    path = _CONTAINER.sub("", _ROOT.sub("", path))
-    return _INDEX.sub(r".\1", path).strip(".")
+    return _BESIDE_NAMES.sub(lambda found: f".{found[1]}" if found[1] else "", path).strip(".")
 
 
 def module_path(node: Node) -> str:

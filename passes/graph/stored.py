@@ -27,14 +27,17 @@ def parameter_paths(gm: GraphModule, parameters: Mapping[str, str] | None = None
     inputs = placeholders(gm)
     if parameters is not None:
         return {node: parameters[node.name] for node in inputs if node.name in parameters}
-    if not any(map(_source, inputs)):
+    sources = {node: _source(node) for node in inputs}
+    if not any(sources.values()):
         return None
     written = written_inputs(gm)
-    return {node: normalise_path(_source(node)) for node in inputs if _is_weight(node, written)}
+    return {
+        node: normalise_path(source) for node, source in sources.items() if _is_weight(node, source, written)
+    }
 
 
-def _is_weight(node: Node, written: Set[Node]) -> bool:
-    found = _OF_A_MODULE.search(_source(node))
+def _is_weight(node: Node, source: str, written: Set[Node]) -> bool:
+    found = _OF_A_MODULE.search(source)
     if isinstance(real_value(node), nn.Parameter) or (found and found["kind"] == "parameters"):
         return True
     is_small = isinstance(value := value_of(node), Tensor) and value.dim() <= 2

@@ -17,7 +17,7 @@ followed on, and what stays is only named. This file decides reachability only; 
 
 import logging
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -27,7 +27,8 @@ from oproj_pass.passes.gemm.per_head import is_per_head
 from oproj_pass.passes.gemm.schemes import match_gemm
 from oproj_pass.passes.graph import ops
 from oproj_pass.passes.graph.arguments import argument
-from oproj_pass.passes.graph.effects import Dependence, mutated_inputs
+from oproj_pass.passes.graph.dependence import Dependence
+from oproj_pass.passes.graph.effects import mutated_inputs
 from oproj_pass.passes.graph.provenance import is_within, module_path, rank_of
 from oproj_pass.passes.graph.subgraphs import Subgraph, subgraphs
 from oproj_pass.passes.sites.attention_results import Attention, End, Reached
@@ -56,10 +57,10 @@ class AttentionTrace:
     ) -> None:
         self.parameters = parameters
         self.attention_ops = ops.ATTENTION | ops.registered(*ops.ENGINE_ATTENTION) | attention_ops
-        self.pass_through = ops.PASS_THROUGH | ops.registered(*ops.QUANTISE)
         self.names_modules = parameters is not None or any(map(module_path, gm.graph.nodes))
         self.attentions: list[Attention] = []
         self.reached: list[Reached] = []
+        self.products: list[Node] = []
         self.gemms: dict[Node, Gemm] = {}
         self.inner: list[tuple[Subgraph, AttentionTrace]] = []
         self.dependence = Dependence(parameters)
@@ -67,6 +68,15 @@ class AttentionTrace:
         self.hidden: Labels[Reached] = Labels(self.dependence.base)
         self.marks: Labels[str] = Labels(self.dependence.base)
         self.token_axes = TokenAxes()
+        self._rules: dict[Any, Callable[[Node], object]] = {
+            **dict.fromkeys(ops.PASS_THROUGH | ops.registered(*ops.QUANTISE) | {getattr}, self._carry),
+            **dict.fromkeys(ops.COMBINE, self._visit_combine),
+            **dict.fromkeys(ops.SOFTMAX, self._visit_softmax),
+            **dict.fromkeys(ops.TOKEN_MIXER, self._visit_mixer),
+            **dict.fromkeys(ops.MATMUL, self._visit_matmul),
+            **dict.fromkeys(ops.FUSED_ATTENTION, self._visit_fused),
+            **dict.fromkeys(self.attention_ops, self._visit_attention),
+        }
         for node in gm.graph.nodes:
             self._visit(node)
 
@@ -88,33 +98,19 @@ class AttentionTrace:
             except Exception as error:  # a call that no rule foresaw costs its site, never the compile
                 logger.warning("the search cannot read `%s`", node.format_node(), exc_info=True)
                 self._end(node, f"meets a call that the search cannot read ({type(error).__name__}: {error})")
-        self._visit_writes(node, is_decided)
+        for buffer in mutated_inputs(node):
+            self._visit_write(node, buffer, is_decided)
 
     def _visit_operation(self, node: Node) -> bool:
         """Whether a rule decided what the node's result is, or what it writes."""
-        operation = ops.functionalized_operation(node)
-        if operation in self.attention_ops:
-            values = argument(node, 2, "value", None) if operation in ops.ATTENTION else None
-            self._start(node, softmax=True, values=values)
-        elif operation in ops.FUSED_ATTENTION:
-            self._visit_fused(node, node.args[ops.FUSED_ATTENTION[operation]])
-        elif bodies := list(subgraphs(node)):
+        rule = self._rules.get(ops.functionalized_operation(node))
+        if rule is not None:
+            rule(node)
+        elif bodies := [*subgraphs(node)]:
             self._visit_subgraphs(node, bodies)
-        elif (gemm := match_gemm(node, self.dependence.is_activation)) and self._is_weight(gemm):
-            self._visit_gemm(gemm)
-        elif gemm and gemm.form.name in ("linear", "addmm") and self.results.at(gemm.input):
-            self._end(node, why_no_parameter(gemm.weight.node), gemm.weight.node)
-        elif operation in ops.MATMUL:
-            self._visit_matmul(node)
-        elif operation in ops.TOKEN_MIXER or self._writes_a_step(node):
-            self._start(node, softmax=False)
-        elif operation in ops.SOFTMAX:
-            self._visit_softmax(node)
-        elif operation in ops.COMBINE:
-            self._visit_combine(node)
-        elif operation in self.pass_through or node.target is getattr:
-            self._carry(node, self._activations(node))
-        else:
+        elif self._writes_a_step(node):
+            self._visit_mixer(node)
+        elif not self._visit_gemm(node):
             self._carry_marks(node)
             self._end(node, why_unknown(node))
             return False
@@ -145,7 +141,15 @@ class AttentionTrace:
         self.results.put(node, [attention])
         return attention
 
-    def _visit_fused(self, node: Node, weight: Any) -> None:
+    def _visit_attention(self, node: Node) -> None:
+        is_of_torch = ops.functionalized_operation(node) in ops.ATTENTION
+        self._start(node, softmax=True, values=argument(node, 2, "value", None) if is_of_torch else None)
+
+    def _visit_mixer(self, node: Node) -> None:
+        self._start(node, softmax=False)
+
+    def _visit_fused(self, node: Node) -> None:
+        weight: Any = node.args[ops.FUSED_ATTENTION[ops.functionalized_operation(node)]]
         attention = self._start(node, softmax=True)
         self.results.put(node, [])
         attention.ends.append(End(node, "is projected inside one fused operator", weight))
@@ -170,7 +174,20 @@ class AttentionTrace:
             parameters = {inner: self.parameters[outer] for inner, outer in stored.items()}
         return AttentionTrace(body.module, parameters, self.attention_ops)
 
-    def _visit_gemm(self, gemm: Gemm) -> None:
+    def _visit_gemm(self, node: Node) -> bool:
+        """Whether the node is a GEMM with a stored weight, or takes the place of one."""
+        gemm = match_gemm(node, self.dependence.is_activation)
+        if gemm is None:
+            return False
+        if self._is_weight(gemm):
+            self._note_gemm(gemm)
+        elif gemm.form.name in ("linear", "addmm") and self.results.at(gemm.input):
+            self._end(node, why_no_parameter(gemm.weight.node), gemm.weight.node)
+        else:
+            return False
+        return True
+
+    def _note_gemm(self, gemm: Gemm) -> None:
         self.gemms[gemm.node] = gemm
         self._consume_hidden(gemm.node, [gemm.input])
         joins = gemm.bias is not None and self.dependence.is_activation(gemm.bias)
@@ -182,6 +199,9 @@ class AttentionTrace:
             self._end_of(self.results.at(gemm.bias), End(gemm.node, "joins the residual stream"))
 
     def _visit_matmul(self, node: Node) -> None:
+        self.products.append(node)
+        if self._visit_gemm(node):
+            return
         factors = factors_of(node, self.dependence, self.results.at)
         values = [source for source in factors if _PROBABILITY not in self.marks.at(source)]
         if len(factors) < 2:
@@ -195,7 +215,7 @@ class AttentionTrace:
     def _visit_product_with_constant(self, node: Node, factors: list[Node]) -> None:
         constants = [source for source in node.all_input_nodes if source not in factors]
         if all(is_per_head(node, weight) for weight in constants):
-            self._carry(node, factors)
+            self._carry_from(node, factors)
         else:
             weight = max(constants, key=lambda source: rank_of(source) or 0)
             self._end(node, why_no_form(weight), weight)
@@ -206,6 +226,8 @@ class AttentionTrace:
         self._end(node, "goes into a softmax")
 
     def _visit_combine(self, node: Node) -> None:
+        if not self._may_be_reached(node):
+            return
         terms = self._activations(node)
         self._carry_marks(node)
         joined = self.results.of_all(terms) or self._own_mixers(node, terms)
@@ -220,7 +242,17 @@ class AttentionTrace:
         mixers = self.results.of_any(terms)
         return frozenset(mixer for mixer in mixers if path and mixer.path == path and not mixer.softmax)
 
-    def _carry(self, node: Node, sources: list[Node]) -> None:
+    def _carry(self, node: Node) -> None:
+        if self._may_be_reached(node):
+            self._carry_from(node, self._activations(node))
+
+    def _may_be_reached(self, node: Node) -> bool:
+        """False if nothing that is followed here reaches the node: so with most nodes of a graph."""
+        sources = node.all_input_nodes
+        reached = self.results.may_reach(sources) or self.hidden.may_reach(sources)
+        return reached or self.marks.may_reach(sources)
+
+    def _carry_from(self, node: Node, sources: list[Node]) -> None:
         self.results.put(node, self.results.of_any(sources))
         self.hidden.put(node, self.hidden.of_any(sources))
         self._carry_marks(node)
@@ -241,12 +273,11 @@ class AttentionTrace:
         for attention in attentions:
             attention.ends.append(end)
 
-    def _visit_writes(self, node: Node, is_decided: bool) -> None:
-        for buffer in mutated_inputs(node):
-            values = [source for source in self._activations(node) if source is not buffer]
-            if values or self.dependence.is_activation(node):
-                self.dependence.write(buffer)
-            sources = [node] if is_decided else [node, *values]
-            self.results.write(buffer, sources)
-            self.hidden.write(buffer, sources)
-            self.marks.write(buffer, [node])
+    def _visit_write(self, node: Node, buffer: Node, is_decided: bool) -> None:
+        values = [source for source in self._activations(node) if source is not buffer]
+        if values or self.dependence.is_activation(node):
+            self.dependence.write(buffer)
+        sources = [node] if is_decided else [node, *values]
+        self.results.write(buffer, sources)
+        self.hidden.write(buffer, sources)
+        self.marks.write(buffer, [node])

@@ -3,7 +3,7 @@
 from torch.fx import Node
 
 from oproj_pass.passes.graph import ops
-from oproj_pass.passes.graph.effects import Dependence
+from oproj_pass.passes.graph.dependence import Dependence
 
 _KEEPS_IDS = (
     ops.LAYOUT | ops.TRANSPOSE | ops.CAST | ops.COPY | ops.SELECT | ops.COMBINE | ops.targets(

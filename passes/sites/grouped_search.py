@@ -51,7 +51,7 @@ def find_output_projections(scan: Scan, globs: Globs) -> tuple[list[Projection |
 
 def _products(scan: Scan) -> Iterator[tuple[GroupedProduct, dict[Node, None]]]:
     """The products of groups that an attention reaches, each with what is made of it up to the next GEMM."""
-    for node in scan.gm.graph.nodes:
+    for node in scan.trace.products:
         product = match_grouped(node, scan.is_constant)
         if product is not None and scan.trace.results.at(product.input):
             yield product, _made_of(product, scan)

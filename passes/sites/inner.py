@@ -71,7 +71,7 @@ def _nodes_to(down: Gemm, between: Collection[Node]) -> list[Node]:
         if node in between and node not in found:
             found.add(node)
             pending += [*node.all_input_nodes, *_writers(node)]
-    return [node for node in down.node.graph.nodes if node in found]
+    return sorted(found)
 
 
 def _writers(node: Node) -> Iterator[Node]:

@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.gemm.literals import Literal
-from oproj_pass.passes.graph.effects import Dependence
+from oproj_pass.passes.graph.dependence import Dependence
 from oproj_pass.passes.graph.provenance import value_of
 
 

@@ -48,7 +48,7 @@ def mlp_candidates(scan: Scan) -> Iterator[Candidate]:
         if (gemm := scan.gemms.get(node)) is not None:
             flow = flows.get(gemm.input)
             if flow is not None and flow.activated and not (flow.ups | {node}) & scan.of_attention:
-                yield Candidate(tuple(up for n, up in scan.gemms.items() if n in flow.ups), gemm, between)
+                yield Candidate(tuple(scan.gemms[up] for up in sorted(flow.ups)), gemm, between)
             if gemm.bias is None or not scan.dependence.is_activation(gemm.bias):
                 flows[node] = Flow(frozenset((node,)))
         elif (found := flow_of(node, scan, flows)) is not None:
@@ -59,6 +59,8 @@ def mlp_candidates(scan: Scan) -> Iterator[Candidate]:
 
 def flow_of(node: Node, scan: Scan, flows: Mapping[Node, Flow]) -> Flow | None:
     """What a node makes of the values before it; None where it is no GEMM's result any more."""
+    if flows.keys().isdisjoint(node.all_input_nodes):
+        return None
     operation = ops.operation(node)
     gates = operation in scan.gates
     if not gates and operation not in _CARRIED and operation not in scan.quantisations:

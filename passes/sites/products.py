@@ -5,7 +5,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from oproj_pass.passes.graph.effects import Dependence
+from oproj_pass.passes.graph.dependence import Dependence
 from oproj_pass.passes.graph.provenance import rank_of, stored_inputs
 
 

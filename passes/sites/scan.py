@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from oproj_pass.passes.gemm.gemm import Gemm
 from oproj_pass.passes.graph import ops
-from oproj_pass.passes.graph.effects import Dependence
+from oproj_pass.passes.graph.dependence import Dependence
 from oproj_pass.passes.graph.provenance import stored_inputs, value_of
 from oproj_pass.passes.graph.stored import parameter_paths
 from oproj_pass.passes.sites.attention import AttentionTrace

@@ -1,5 +1,6 @@
 """Guards of sharded weights make way for one each that a released weight passes; all others stay."""
 
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -38,11 +39,26 @@ def test_leaves_one_guard_on_each_sharded_weight_and_the_others_as_they_are(guar
     assert not guards.dynamo_guards.get_guards_for_source(AttrSource(FIRST, "grad"))
 
 
+class CountsWalks(defaultdict):
+    walks = 0
+
+    def __iter__(self):
+        self.walks += 1
+        return super().__iter__()
+
+
 def test_walks_over_the_guards_once_for_all_weights(guards, monkeypatch):
-    walks, copy = [], guards.copy_graphstate
-    monkeypatch.setattr(guards, "copy_graphstate", lambda: walks.append(1) or copy())
+    by_source = CountsWalks(list, guards.dynamo_guards.source_to_guards)
+    monkeypatch.setattr(guards.dynamo_guards, "source_to_guards", by_source)
     accept_released([node(FIRST), node(SECOND), node(OTHER)])
-    assert len(walks) == 1
+    assert by_source.walks == 1
+
+
+def test_finds_what_is_reached_through_a_weight_by_links_that_no_guard_is_on(guards):
+    far = AttrSource(AttrSource(AttrSource(FIRST, "grad"), "grad"), "data")
+    guards.dynamo_guards.add(Guard(far, of_tensor))
+    accept_released([node(LocalSource("first"))])
+    assert not guards.dynamo_guards.get_guards_for_source(far)
 
 
 def test_does_nothing_outside_a_compilation_and_for_inputs_that_dynamo_does_not_know(guards):
