@@ -6,6 +6,7 @@
 
 Layers of projections alone, one weight each, are timed as they are and sharded over all ranks, in turns, so
 that what else the machine does meets both alike. The difference is the median of the pairs' own differences.
+What stands between two projections is timed by itself: ranks wait longer for each other the more they do.
 """
 
 import argparse
@@ -23,11 +24,12 @@ from rich.table import Table
 from torch import nn
 from torch.nn import functional as F
 
+from oproj_pass.advisor.measure import Clock
 from oproj_pass.advisor.profile import load_profile
 from oproj_pass.advisor.step_time import step_difference
 from oproj_pass.advisor.workload import EXCHANGES, Shape
 
-HIDDEN, HEADS, HEAD_DIM, STEPS = 1536, 24, 128, 30
+HIDDEN, HEADS, HEAD_DIM, STEPS = 1536, 24, 128, 120
 
 
 class Attention(nn.Module):
@@ -36,8 +38,11 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(HEADS * HEAD_DIM, HIDDEN, bias=False)
 
     def forward(self, q, x):
-        mixed = F.scaled_dot_product_attention(q, q, q)
-        return x + self.o_proj(mixed.transpose(0, 1).flatten(1))
+        return x + self.o_proj(attended(q))
+
+
+def attended(q):
+    return F.scaled_dot_product_attention(q, q, q).transpose(0, 1).flatten(1)
 
 
 class Model(nn.Module):
@@ -49,6 +54,11 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(q, x)
         return x
+
+
+def us_between(tokens):
+    q, x = torch.randn(HEADS, tokens, HEAD_DIM), torch.randn(tokens, HIDDEN)
+    return Clock(q.device).us(lambda: (attended(q), x + x))
 
 
 def measured(layers, tokens):
@@ -89,8 +99,9 @@ def main():
         for tokens in options.tokens:
             ms = measured(options.layers, tokens)
             step = step_difference(
-                profile, [shape], EXCHANGES["oproj"][0], size=dist.get_world_size(), tokens=tokens
-            )
+                profile, [shape], EXCHANGES["oproj"][0],
+                size=dist.get_world_size(), tokens=tokens, between_us=us_between(tokens),
+            )  # fmt: skip
             predicted = step.difference.value
             raw[tokens] = {**ms, "predicted": predicted}
             differences = [b - a for a, b in zip(ms["whole"], ms["sharded"], strict=True)]

@@ -75,6 +75,7 @@ INTERNALS: dict[str, tuple[str, ...]] = {
         "torch._dynamo.config.fail_on_recompile_limit_hit",
         "torch._dynamo.config.patch",
         "torch._dynamo.config.recompile_limit",
+        "torch._dynamo.config.run_gc_after_compile",
         "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER",
         "torch._dynamo.convert_frame.FRAME_COUNTER",
         "torch._dynamo.convert_frame.has_tensor_in_frame",

@@ -37,13 +37,18 @@ class Grid:
 
     def num_measurements(self, world: int) -> int:
         """For a progress bar."""
-        return len(group_sizes(world)) * len(self.nbytes) + len(self.products()) + 2
+        messages = len(self.nbytes) + len(self.fronts) - 1
+        return len(group_sizes(world)) * messages + len(self.products()) + 2
 
     @property
-    def usual_product(self) -> tuple[int, int, int]:
-        """m, n and k of a large one with few rows, as a decode layer has between its exchanges."""
-        middle = len(self.features) // 2
-        return self.rows[len(self.rows) // 2], self.features[middle], self.features[-1]
+    def fronts(self) -> list[tuple[int, int, int]]:
+        """m, n and k of the products that collectives are timed behind, small to large.
+
+        The last has few rows and a large weight, as a decode layer has between its exchanges.
+        """
+        rows, middle = self.rows[len(self.rows) // 2], len(self.features) // 2
+        wide = [(rows, features, self.features[-1]) for features in self.features[: middle + 1]]
+        return [(rows, self.features[0], self.features[0]), *wide]
 
     def products(self) -> list[tuple[int, int, int]]:
         """m, n and k of every product, k varying fastest."""
@@ -107,17 +112,24 @@ def calibrate(
 def _collectives(
     clock: Clock, grid: Grid, dtype: torch.dtype, source: str, advance: Callable[[], Any]
 ) -> dict[Any, CollectiveTable]:
-    """Each collective's time behind a product, where a step has it."""
-    times: dict[Any, dict[int, list[float]]] = {}
-    multiply = product_call(*grid.usual_product, dtype, clock.device)
+    """Each collective's time behind a product, where a step has it, and of the smallest behind others."""
+    fronts = [product_call(*shape, dtype, clock.device) for shape in grid.fronts]
+    behind_us = [clock.us(front) for front in fronts]
+    by_nbytes: dict[Any, dict[int, list[float]]] = {}
+    by_front: dict[Any, dict[int, list[float]]] = {}
     for size in group_sizes(dist.get_world_size()):
         group = _subgroup(size)
         for nbytes in grid.nbytes:
             for collective, call in collective_calls(size, nbytes, dtype, clock.device, group):
-                found = clock.us_behind(multiply, call, group)
-                times.setdefault(collective, {}).setdefault(size, []).append(found)
+                found = clock.us_behind(fronts[-1], call, group)
+                by_nbytes.setdefault(collective, {}).setdefault(size, []).append(found)
             advance()
-    return {name: _table(found, grid, source) for name, found in times.items()}
+        for front in fronts[:-1]:
+            for collective, call in collective_calls(size, grid.nbytes[0], dtype, clock.device, group):
+                found = clock.us_behind(front, call, group)
+                by_front.setdefault(collective, {}).setdefault(size, []).append(found)
+            advance()
+    return {name: _table(by_nbytes[name], by_front[name], behind_us, grid, source) for name in by_nbytes}
 
 
 def _subgroup(size: int) -> dist.ProcessGroup:
@@ -129,11 +141,24 @@ def _subgroup(size: int) -> dist.ProcessGroup:
     return groups[min(dist.get_rank() // size, len(groups) - 1)]
 
 
-def _table(times: dict[int, list[float]], grid: Grid, source: str) -> CollectiveTable:
-    errors = [error for row in times.values() for error in leave_one_out(grid.nbytes, row)]
+def _table(
+    by_nbytes: dict[int, list[float]],
+    by_front: dict[int, list[float]],
+    behind_us: list[float],
+    grid: Grid,
+    source: str,
+) -> CollectiveTable:
+    errors = [error for row in by_nbytes.values() for error in leave_one_out(grid.nbytes, row)]
+    *smaller, usual = behind_us
+    kept = {us: place for place, us in enumerate(smaller) if us < usual}  # noise may turn two around
     return CollectiveTable(
         nbytes=grid.nbytes,
-        us={size: tuple(row) for size, row in times.items()},
+        us={size: tuple(row) for size, row in by_nbytes.items()},
+        behind_us=(*sorted(kept), usual),
+        smallest_us={
+            size: (*(row[kept[us]] for us in sorted(kept)), by_nbytes[size][0])
+            for size, row in by_front.items()
+        },
         error=sum(errors) / max(len(errors), 1),
         source=source,
     )

@@ -27,17 +27,21 @@ class Transfer:
         return self.nbytes * (self.size - 1) // self.size
 
 
-def transfer_us(profile: Profile, transfer: Transfer) -> tuple[Range, Basis]:
-    """Microseconds of a transfer, and whether a measured table or a formula says so."""
+def transfer_us(profile: Profile, transfer: Transfer, behind_us: float | None = None) -> tuple[Range, Basis]:
+    """Microseconds of a transfer, and whether a measured table or a formula says so.
+
+    ``behind_us``: what a rank computes in front of it, where the profile knows what that changes; by default
+    as much as a decode layer does.
+    """
     if transfer.size == 1 or transfer.nbytes == 0:
         return Range.exact(0.0), Basis.PREDICTED
     table = profile.collectives.get(transfer.collective)
     if table is not None and _reaches(table, transfer.size):
-        return Range.within(_from_table(table, transfer), table.error), table.basis
+        return Range.within(_from_table(table, transfer, behind_us), table.error), table.basis
     if profile.link is None:
         # Tables alone: beyond their ranks time goes on as it grew between the last two.
         assert table is not None
-        return Range.within(_from_table(table, transfer), 2 * table.error), Basis.ASSUMED
+        return Range.within(_from_table(table, transfer, behind_us), 2 * table.error), Basis.ASSUMED
     return _from_link(profile.link, transfer), Basis.PREDICTED
 
 
@@ -45,11 +49,20 @@ def _reaches(table: CollectiveTable, size: int) -> bool:
     return min(table.us) <= size <= max(table.us)
 
 
-def _from_table(table: CollectiveTable, transfer: Transfer) -> float:
+def _from_table(table: CollectiveTable, transfer: Transfer, behind_us: float | None) -> float:
     sizes = sorted(table.us)
     times = [time for size in sizes for time in table.us[size]]
     nbytes = max(transfer.nbytes, table.nbytes[0])  # below the smallest message there is nothing to save
-    return interpolate([sizes, table.nbytes], times, [transfer.size, nbytes])
+    found = interpolate([sizes, table.nbytes], times, [transfer.size, nbytes])
+    if behind_us is None or not table.behind_us:
+        return found
+    smallest = [time for size in sizes for time in table.smallest_us[size]]
+    first, last = table.behind_us[0], table.behind_us[-1]
+    usual, here = (
+        interpolate([sizes, table.behind_us], smallest, [transfer.size, work])
+        for work in (last, min(max(behind_us, first), last))
+    )
+    return max(found - usual + here, here)  # the wait changes, the bytes do not
 
 
 def _from_link(link: Link, transfer: Transfer) -> Range:

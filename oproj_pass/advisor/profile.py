@@ -41,11 +41,15 @@ class CollectiveTable(_Part):
 
     ``nbytes``: of one rank's buffer, input of an all_to_all and a reduce_scatter, output of an all_gather.
     ``us``: for each number of ranks, a time for each size. ``error``: mean error, as a fraction, of
-    interpolating a size from the others.
+    interpolating a size from the others. Ranks wait in a collective for the slower one, longer the more they
+    did before: ``behind_us`` are times of what stood in front, the last of them in front of all of ``us``,
+    and ``smallest_us``, by ranks, the smallest message behind each. Both are empty where that is not known.
     """
 
     nbytes: tuple[int, ...]
     us: dict[int, tuple[float, ...]]
+    behind_us: tuple[float, ...] = ()
+    smallest_us: dict[int, tuple[float, ...]] = {}
     error: float = Field(ge=0)
     basis: Basis = Basis.MEASURED
     source: Source
@@ -56,6 +60,17 @@ class CollectiveTable(_Part):
             raise ValueError("nbytes must ascend, and us must have a row for some number of ranks")
         if any(len(row) != len(self.nbytes) or min(row) <= 0 for row in self.us.values()):
             raise ValueError(f"every row of us must have {len(self.nbytes)} times above 0, one for each size")
+        works = len(self.behind_us)
+        if list(self.behind_us) != sorted(set(self.behind_us)) or (works and min(self.behind_us) <= 0):
+            raise ValueError("behind_us must ascend, from above 0")
+        if self.smallest_us.keys() != (self.us.keys() if works else set()):
+            raise ValueError(
+                "smallest_us must have a row for each number of ranks in us, and none without behind_us"
+            )
+        if any(len(row) != works or min(row) <= 0 for row in self.smallest_us.values()):
+            raise ValueError(
+                f"every row of smallest_us must have {works} times above 0, one for each of behind_us"
+            )
         return self
 
 

@@ -1,7 +1,8 @@
 """How much longer a step takes with sharding than without, in milliseconds, and what bounds it.
 
 The difference of a site is its exchange and the product with a part of the weight, less the product with all
-of it. Nothing overlaps, and no rank waits for a slower one: both are the deployment's, not the machine's.
+of it. Nothing overlaps, and no rank waits for a slower one, but for what a calibrated profile knows of it:
+both are the deployment's, not the machine's.
 """
 
 from collections.abc import Iterable
@@ -65,24 +66,44 @@ def step_difference(
     size: int,
     tokens: int,
     framework: str = "vllm",
+    between_us: float | None = None,
 ) -> Step:
     """The change of a step with ``tokens`` rows on each of ``size`` ranks; ``shapes`` of the strategy's role.
 
-    ``framework``: whose GEMM tables apply where the profile has any.
+    ``framework``: whose GEMM tables apply where the profile has any. ``between_us``: what a rank computes
+    between two sites besides their own products; by default as much as a decode layer does.
     """
     total = NO_CHANGE
     for shape in shapes:
-        total = total + _site(profile, shape, strategy, size, tokens, framework)
+        total = total + _site(
+            profile,
+            shape,
+            strategy,
+            size=size,
+            tokens=tokens,
+            framework=framework,
+            between_us=between_us,
+        )
     return total
 
 
-def _site(profile: Profile, shape: Shape, strategy: Strategy, size: int, tokens: int, framework: str) -> Step:
+def _site(
+    profile: Profile,
+    shape: Shape,
+    strategy: Strategy,
+    *,
+    size: int,
+    tokens: int,
+    framework: str,
+    between_us: float | None,
+) -> Step:
     before, after = unsharded(shape, tokens), strategy.work(shape, tokens, size)
     whole, whole_basis = _products(profile, before.products, framework)
     parts, parts_basis = _products(profile, after.products, framework)
-    times = [transfer_us(profile, transfer) for transfer in after.transfers]
+    behind_us = None if between_us is None else between_us + parts.value
+    times = [transfer_us(profile, transfer, behind_us) for transfer in after.transfers]
     exchange = sum((time for time, _ in times), _copies(profile, after))
-    started = sum(_started(profile, transfer) for transfer in after.transfers)
+    started = sum(_started(profile, transfer, behind_us) for transfer in after.transfers)
     ms = shape.count / 1e3
     return Step(
         _difference(whole, parts) * ms,
@@ -111,7 +132,8 @@ def _copies(profile: Profile, work: Work) -> Range:
     return profile.kernel_us.range * work.kernels + Range.exact(work.copied_nbytes) / bandwidth
 
 
-def _started(profile: Profile, transfer: Transfer) -> float:
+def _started(profile: Profile, transfer: Transfer, behind_us: float | None) -> float:
     if transfer.size == 1:
         return 0.0
-    return transfer_us(profile, Transfer(transfer.collective, transfer.size, transfer.size))[0].value
+    smallest = Transfer(transfer.collective, transfer.size, transfer.size)
+    return transfer_us(profile, smallest, behind_us)[0].value

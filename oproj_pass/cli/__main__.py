@@ -1,6 +1,6 @@
 """`python -m oproj_pass.cli`: the command `oproj`, where its script is not on the path."""
 
-from oproj_pass.cli import app
+from oproj_pass.cli.main import main
 
 if __name__ == "__main__":
-    app(prog_name="oproj")
+    main()

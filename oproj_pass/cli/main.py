@@ -1,5 +1,6 @@
 """The commands together, and how their errors are shown: one message on stderr, no traceback."""
 
+import atexit
 import gc
 import logging
 from collections.abc import Iterator
@@ -76,3 +77,9 @@ def oproj(
     library = logging.getLogger("oproj_pass")
     if not library.handlers:  # what is logged is also printed: keep it off stderr
         library.addHandler(logging.NullHandler())
+
+
+def main() -> None:
+    """The command as a process of its own: looking for garbage on its way out would take it up to a second."""
+    atexit.register(gc.freeze)
+    app(prog_name="oproj")

@@ -48,6 +48,7 @@ def isolated_compile(backend: Callable[..., Any]) -> Iterator[Callable[[Callable
                 automatic_dynamic_local_pgo=False,
                 automatic_dynamic_remote_pgo=False,
                 accumulated_recompile_limit=_NO_RECOMPILE_LIMIT,
+                run_gc_after_compile=False,  # as long as a quarter of the trace, and nothing here needs it
             )
         )
         yield compiler
