@@ -80,6 +80,6 @@ def oproj(
 
 
 def main() -> None:
-    """The command as a process of its own: looking for garbage on its way out would take it up to a second."""
+    """The command as a process of its own: to look for garbage on its way out would take up to a second."""
     atexit.register(gc.freeze)
     app(prog_name="oproj")
