@@ -65,7 +65,7 @@ class GemmCall:
 
 def gemm_call(node: Node) -> GemmCall | None:
     """The parts of a GEMM of the table, whatever its operand is made of."""
-    form = _form_of(ops.operation(node)) if node.op in ("call_function", "call_method") else None
+    form = _form_of(ops.operation(node))
     if form is None:
         return None
     x, operand = argument(node, *form.input), argument(node, *form.weight)

@@ -40,7 +40,12 @@ def _forms(name: str) -> Iterable[Any]:
 
 
 def operation(node: Node) -> Any:
-    """The node's target with an ATen overload reduced to its packet, for membership in a family."""
+    """The node's target with an ATen overload reduced to its packet, for membership in a family.
+
+    None where the node calls no function and no method: an input or a module may have any name.
+    """
+    if node.op not in ("call_function", "call_method"):
+        return None
     target = node.target
     return _packet(target) if isinstance(target, torch._ops.OpOverload) else target
 
@@ -73,6 +78,8 @@ def operator_name(node: Node) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _qualified_name(operation: Any) -> str | None:
+    if operation is None:
+        return None
     if isinstance(operation, torch._ops.OpOverloadPacket):
         return str(operation._qualified_op_name)
     name = getattr(operation, "__name__", "")  # Dynamo keeps torch._int_mm as that very function

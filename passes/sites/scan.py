@@ -75,7 +75,7 @@ class Scan:
         """The numbers of rows of the stored tables that ids of the batch are looked up in."""
         found = set()
         for node in self.gm.graph.nodes:
-            if ops.operation(node) in ops.LOOKUP and node.op == "call_function":
+            if ops.operation(node) in ops.LOOKUP:
                 tables = [source for source in node.all_input_nodes if self.is_stored(source)]
                 ids = [source for source in node.all_input_nodes if source not in tables]
                 if all(are_of_the_batch(source, self.dependence) for source in ids):

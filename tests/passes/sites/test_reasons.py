@@ -80,6 +80,24 @@ def test_says_that_a_weight_is_no_input_of_the_graph(model, reason):
     assert f"has a result that {reason}" in miss.reason
 
 
+@pytest.mark.parametrize("name", ["linear", "norm", "softmax", "add", "view", "cumsum", "bmm", "relu_"])
+def test_judges_no_module_by_its_name(name):
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module(name, nn.Linear(H, H))
+
+        def forward(self, x, w):
+            return F.linear(getattr(self, name)(attend(x)), w)
+
+    gm = symbolic_trace(Named())
+    for node in gm.graph.nodes:
+        node.meta["val"] = torch.empty(H, H)
+    sites, (miss,) = find_projections(gm, parameters={"w": "w"})
+    assert sites == []
+    assert "goes into a module that the graph calls as a whole" in miss.reason
+
+
 class Unregistered(Frozen):
     def __init__(self):
         super().__init__()
