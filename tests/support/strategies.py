@@ -70,6 +70,7 @@ def sharded(
     strategy=None,
     *,
     roles=(),
+    all_found=True,
     mesh=None,
     edit=None,
     then=None,
@@ -80,8 +81,8 @@ def sharded(
     """One step of ``module``, rank r with the activations ``xs[r]``; ``edit`` sabotages the graph.
     ``then``: makes further passes of the regions that were written.
 
-    Every projection by one ``strategy``, or every site of the ``roles`` by the role's own. ``mesh``: (a, b),
-    over which a grid cuts K and H.
+    Every projection by one ``strategy``, or every site of the ``roles`` by the role's own, which all have to
+    be there unless ``all_found`` is False. ``mesh``: (a, b), over which a grid cuts K and H.
     """
     size, rows = len(xs), torch.export.Dim("rows", min=2, max=64)
     program = torch.export.export(module, (xs[0],), dynamic_shapes=({0: rows},) if dynamic else None)
@@ -95,7 +96,7 @@ def sharded(
             return ShardPlan.for_all(sites, near_misses, over, strategy)
 
         if roles:
-            policy = family_plan(gm, roles, names, over)
+            policy = family_plan(gm, roles, names, over, all_found=all_found)
         sharding = ShardOProj(policy, parameters=names, attention_ops=registered(quantised.ATTENTION))
         further = then(sharding.regions) if then else []
         record, *_ = run_passes(gm, (), [sharding, *further])
@@ -113,10 +114,10 @@ def sharded(
     return Outcome(outputs, expected, record)
 
 
-def family_plan(gm, roles, parameters, exchange):
-    """Every site of the roles by the first strategy that fits it; all roles have to be there."""
+def family_plan(gm, roles, parameters, exchange, *, all_found=True):
+    """Every site of the roles by the first strategy that fits; ``all_found``: all roles have to be there."""
     sites, misses = find_roles(gm, dict.fromkeys(roles, Globs()), parameters=parameters)
-    assert {site.role for site in sites} == {*roles}, misses
+    assert not all_found or {site.role for site in sites} == {*roles}, misses
     chosen = [Assignment(site, STRATEGIES[strategy_names(site)[0]], exchange) for site in sites]
     return ShardPlan(sites, misses, chosen)
 
