@@ -62,3 +62,19 @@ def test_parts_of_a_bias_are_cut_with_its_weight():
 def test_one_segment_of_a_fused_weight_would_be_wrong():
     with pytest.raises(AssertionError):
         check(lambda x, gate_up, down: F.linear(F.glu(F.linear(x, gate_up)), down), FUSED, DOWN, segments=1)
+
+
+@pytest.mark.parametrize("dims", [1, [1], [1, 2]])
+def test_parts_add_up_where_a_dimension_of_one_comes_and_goes(dims):
+    def function(x, up, down):
+        return F.linear(F.gelu(F.linear(x, up)).unsqueeze(1).squeeze(dims), down)
+
+    check(function, GATE, DOWN)
+
+
+@pytest.mark.parametrize("dims", [0, [0], [1, 0]])
+def test_rows_stay_on_the_first_dimension(dims):
+    gm = traced(lambda x, up, down: F.linear(F.gelu(F.linear(x, up)).squeeze(dims), down), X, GATE, DOWN)
+    sites, (miss,) = find_roles(gm, {"mlp": Globs()}, parameters=names_of(gm, (GATE, DOWN)))
+    assert sites == []
+    assert "takes its intermediate features apart in `squeeze`" in miss.reason
