@@ -63,7 +63,7 @@ class ShardPlan:
 
 @dataclass(frozen=True, repr=False)
 class ShardRecord(PassRecord):
-    """A record of what is sharded now; ``regions`` in graph order."""
+    """A record of what is sharded now; ``regions`` as the plan has their sites, role by role."""
 
     regions: tuple[ShardedRegion, ...] = ()
 
@@ -82,7 +82,7 @@ class ShardRecord(PassRecord):
 
     @cached_property
     def _readers(self) -> Mapping[Node, list[ShardedRegion]]:
-        """The regions that read each stored tensor, in graph order."""
+        """The regions that read each stored tensor, in their order."""
         readers: dict[Node, list[ShardedRegion]] = {node: [] for node in self.tensors}
         for region in self.regions:
             for node in region.by_node:

@@ -33,7 +33,7 @@ def inherit_origin(node: Node, origin: Node) -> None:
 
 def propagate(nodes: Iterable[Node], key: str) -> None:
     """Compute ``meta[key]`` of each node, in graph order, from its inputs' values. Shapes stay symbolic."""
-    nodes = list(nodes)
+    nodes = sorted(nodes)  # as a pass tells of them, a site may come before the one that it reads
     values = SharedValues(key)
     # Some operators' shapes are computed in C++, which takes symbolic sizes from Python's dispatcher alone.
     with _fake_mode(nodes[0].graph) if nodes else nullcontext(), enable_python_dispatcher():

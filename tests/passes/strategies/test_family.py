@@ -4,13 +4,14 @@ import operator
 
 import pytest
 import torch
+from torch import nn
 
 from oproj_pass.errors import ConfigError
 from oproj_pass.passes import ROLES, Exchange, ShardOProj, run_passes, shard_of
 from oproj_pass.passes.graph.collectives import is_collective
 from tests.support import quantised
 from tests.support.fake import fake_world
-from tests.support.family import INTERMEDIATE, MLPS, VOCABULARY, ids, language_model
+from tests.support.family import HIDDEN, INTERMEDIATE, MLPS, VOCABULARY, ids, language_model
 from tests.support.strategies import ONE_ROUNDING, family_plan, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
@@ -206,3 +207,23 @@ def test_keeps_every_logit_of_a_quantised_head(kind, vocabulary):
     module, brought = QuantisedHead(kind, vocabulary).eval(), [ids(2, 3) % vocabulary for _ in range(2)]
     assert sharded(module, brought, roles=["lmhead"]).error <= ONE_ROUNDING
     assert sharded(module, brought, roles=["lmhead"], slice_of=next_ranks_part).error > 0.1
+
+
+class Straight(nn.Module):
+    """An embedding that a head, or an MLP, reads as it is: sites of different roles, one behind the other."""
+
+    def __init__(self, reader):
+        super().__init__()
+        self.embed, self.reader = nn.Embedding(VOCABULARY, HIDDEN), reader
+
+    def forward(self, ids):
+        return self.reader(self.embed(ids))
+
+
+@pytest.mark.parametrize(("role", "reader"), [("lmhead", None), ("mlp", "gated"), ("mlp", "fused")])
+def test_a_site_may_read_what_another_roles_site_makes(role, reader):
+    torch.manual_seed(0)
+    reader = MLPS[reader]() if reader else nn.Linear(HIDDEN, VOCABULARY, bias=False)
+    model = Straight(reader).eval().requires_grad_(False)
+    found = sharded(model, [ids(2, 3) for _ in range(2)], roles=[role, "embedding"])
+    assert found.error < 1e-5
