@@ -133,6 +133,7 @@ try:
     reader()
 except RuntimeError as error:
     print(error)
+dist.destroy_process_group()  # a thread of gloo's that runs at exit ends the process with an error
 """
 
 
