@@ -164,7 +164,7 @@ def _exists(name: str) -> bool:
         try:
             found = getattr(found, part.removesuffix("()"))
             found = found() if part.endswith("()") else found
-        except AttributeError:
+        except (AttributeError, TypeError):  # TypeError: an object is not made without arguments any more
             try:
                 found = import_module(".".join(parts[:depth]))
             except ImportError:

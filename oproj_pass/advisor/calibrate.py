@@ -115,21 +115,17 @@ def _collectives(
     """Each collective's time behind a product, where a step has it, and of the smallest behind others."""
     fronts = [product_call(*shape, dtype, clock.device) for shape in grid.fronts]
     behind_us = [clock.us(front) for front in fronts]
-    by_nbytes: dict[Any, dict[int, list[float]]] = {}
-    by_front: dict[Any, dict[int, list[float]]] = {}
+    *smaller, usual = fronts
+    messages = [*((usual, nbytes) for nbytes in grid.nbytes), *((front, grid.nbytes[0]) for front in smaller)]
+    times: dict[Any, dict[int, list[float]]] = {}
     for size in group_sizes(dist.get_world_size()):
         group = _subgroup(size)
-        for nbytes in grid.nbytes:
+        for front, nbytes in messages:
             for collective, call in collective_calls(size, nbytes, dtype, clock.device, group):
-                found = clock.us_behind(fronts[-1], call, group)
-                by_nbytes.setdefault(collective, {}).setdefault(size, []).append(found)
-            advance()
-        for front in fronts[:-1]:
-            for collective, call in collective_calls(size, grid.nbytes[0], dtype, clock.device, group):
                 found = clock.us_behind(front, call, group)
-                by_front.setdefault(collective, {}).setdefault(size, []).append(found)
+                times.setdefault(collective, {}).setdefault(size, []).append(found)
             advance()
-    return {name: _table(by_nbytes[name], by_front[name], behind_us, grid, source) for name in by_nbytes}
+    return {name: _table(found, behind_us, grid, source) for name, found in times.items()}
 
 
 def _subgroup(size: int) -> dist.ProcessGroup:
@@ -141,19 +137,16 @@ def _subgroup(size: int) -> dist.ProcessGroup:
     return groups[min(dist.get_rank() // size, len(groups) - 1)]
 
 
-def _table(
-    by_nbytes: dict[int, list[float]],
-    by_front: dict[int, list[float]],
-    behind_us: list[float],
-    grid: Grid,
-    source: str,
-) -> CollectiveTable:
+def _table(times: dict[int, list[float]], behind_us: list[float], grid: Grid, source: str) -> CollectiveTable:
+    """``times``: by ranks, of every size behind the usual product, then of the smallest behind the others."""
+    by_nbytes = {size: tuple(row[: len(grid.nbytes)]) for size, row in times.items()}
+    by_front = {size: row[len(grid.nbytes) :] for size, row in times.items()}
     errors = [error for row in by_nbytes.values() for error in leave_one_out(grid.nbytes, row)]
     *smaller, usual = behind_us
     kept = {us: place for place, us in enumerate(smaller) if us < usual}  # noise may turn two around
     return CollectiveTable(
         nbytes=grid.nbytes,
-        us={size: tuple(row) for size, row in by_nbytes.items()},
+        us=by_nbytes,
         behind_us=(*sorted(kept), usual),
         smallest_us={
             size: (*(row[kept[us]] for us in sorted(kept)), by_nbytes[size][0])

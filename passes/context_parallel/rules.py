@@ -54,8 +54,6 @@ def _require_gathered(call: Call, found: Followed) -> None:
 
 
 def _rule_for(node: Node) -> Callable[[Call], Followed] | None:
-    if node.op not in ("call_function", "call_method"):
-        return None
     if node.target is getattr:
         return layout.transposed if node.args[1] in ("T", "mT", "H", "mH") else None
     operation = ops.operation(node)

@@ -155,9 +155,7 @@ class _Scan:
 
 
 def _is_lookup(node: Node) -> bool:
-    if node.op not in ("call_function", "call_method") or ops.operation(node) not in _EMBEDDING:
-        return False
-    return shape_of(_ids_of(node)) not in (None, ())
+    return ops.operation(node) in _EMBEDDING and shape_of(_ids_of(node)) not in (None, ())
 
 
 def _ids_of(node: Node) -> Any:

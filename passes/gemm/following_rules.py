@@ -48,8 +48,6 @@ def inputs_of(step: Step) -> Inputs:
 
 
 def _rule_for(node: Node) -> Callable[[Step], Inputs] | None:
-    if node.op not in ("call_function", "call_method"):
-        return None
     if node.target is getattr:  # w.T, as Dynamo writes it
         return _transposed
     if ops.operator_name(node) in _ELEMENTWISE_OPERATORS:

@@ -61,7 +61,7 @@ def axis_of(node: Node, dim: int) -> Axis | None:
 def step_back(axis: Axis) -> str | Sequence[Axis]:
     """What made the axis, or where it lies on the node's inputs; nowhere, if that cannot be told."""
     node, operation = axis.node, ops.operation(axis.node)
-    if node.op not in ("call_function", "call_method"):
+    if operation is None:
         return ()
     if operation in _GETITEM and not isinstance(value_of(node.args[0]), Tensor):  # type: ignore[arg-type]
         return _of_part(axis)

@@ -39,8 +39,6 @@ def find_lookups(scan: Scan, globs: Globs) -> tuple[list[Lookup], list[NearMiss]
 
 def _lookups(scan: Scan) -> Iterator[Lookup]:
     for node in scan.gm.graph.nodes:
-        if node.op not in ("call_function", "call_method"):
-            continue
         ids, table = _ids_and_table(node)
         if not isinstance(ids, Node) or not isinstance(table, Node) or rank_of(table) != 2:
             continue

@@ -55,9 +55,8 @@ def _moves_rows(node: Node, source: Node) -> bool:
     if ops.operation(node) in _EXPAND:
         return bool(after != before)
     if ops.operation(node) in _ONE_MORE_OR_LESS:
-        dim = argument(node, 1, "dim", 0)
-        dims = dim if isinstance(dim, list | tuple) else [dim]
-        return any(dim % max(len(before), len(after)) == 0 for dim in dims)
+        given, rank = argument(node, 1, "dim", 0), max(len(before), len(after))
+        return any(dim % rank == 0 for dim in (given if isinstance(given, list | tuple) else (given,)))
     return len(after) < 2
 
 

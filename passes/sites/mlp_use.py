@@ -20,7 +20,7 @@ def use_refusal(x: Node, down: Node, scan: Scan) -> str | None:
 def _picking_rows(x: Node, scan: Scan) -> Node | None:
     """The node that picks rows by an index which depends on a token, on the way back to the stream."""
     node: Node | None = x
-    while node is not None and node.op in ("call_function", "call_method"):
+    while node is not None:
         indices = node.all_input_nodes[1:]
         if ops.operation(node) in ops.INDEX and any(map(scan.dependence.is_activation, indices)):
             return node

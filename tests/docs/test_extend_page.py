@@ -10,6 +10,7 @@ import torch
 
 from oproj_pass.passes import STRATEGIES, Exchange, ShardOProj, run_passes, shard_of
 from tests.support.fake import fake_world, run_on_all_ranks
+from tests.support.strategies import next_ranks_part
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extend.md").read_text(encoding="utf-8")
@@ -40,10 +41,6 @@ def test_each_toy_is_short():
     strategy, role = code[0], code[2]
     assert len([line for line in strategy[strategy.index("class RowInDouble:") :] if line]) <= 40
     assert len([line for line in role[: role.index("class MLP(nn.Module):")] if line]) <= 40
-
-
-def next_ranks_part(cut, full, rank, size):
-    return shard_of(cut, full, (rank + 1) % size, size)
 
 
 def largest_error(model, shard, slice_of=shard_of):

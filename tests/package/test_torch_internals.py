@@ -137,6 +137,7 @@ def test_this_torch_has_them_all(package, not_yet_checked, caplog):
         "torch._dynamo.no_such_module.name",
         "torch._C._no_such",
         "torch._guards.GuardsSet().no_such",
+        "torch._guards.Guard().name",
         "torch.ops._no.op",
     ],
 )

@@ -122,6 +122,11 @@ def family_plan(gm, roles, parameters, exchange, *, all_found=True):
     return ShardPlan(sites, misses, chosen)
 
 
+def next_ranks_part(tensor, full, rank, size):
+    """The wrong part of a stored tensor, for negative controls."""
+    return shard_of(tensor, full, (rank + 1) % size, size)
+
+
 def mesh_of(a, b):
     """The peers of rank 0: every b-th rank along K, the first b ranks along H."""
     along_k, along_h = dist.new_group(list(range(0, a * b, b))), dist.new_group(list(range(b)))

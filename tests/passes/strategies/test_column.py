@@ -7,13 +7,12 @@ import torch
 from torch import nn
 
 from oproj_pass.errors import ConfigError
-from oproj_pass.passes import shard_of
 from oproj_pass.passes.graph.provenance import value_of
 from tests.support import layouts, quantised
 from tests.support.layouts import LAYOUTS, layout
 from tests.support.models import decoder
 from tests.support.quantised import Model, model
-from tests.support.strategies import ONE_ROUNDING, rows, sharded
+from tests.support.strategies import ONE_ROUNDING, next_ranks_part, rows, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
 INTEGER = [
@@ -102,10 +101,6 @@ def own_rows_for_all(gm):
 def own_features_for_all(gm):
     for node in gm.graph.find_nodes(op="call_function", target=c10d.all_to_all_single.default):
         node.replace_all_uses_with(node.args[0])
-
-
-def next_ranks_part(cut, full, rank, size):
-    return shard_of(cut, full, (rank + 1) % size, size)
 
 
 @pytest.mark.parametrize("kind", [quantised.W8A8Dynamic, quantised.ScaledRow, nn.Linear])

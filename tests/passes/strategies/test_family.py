@@ -12,7 +12,7 @@ from oproj_pass.passes.graph.collectives import is_collective
 from tests.support import quantised
 from tests.support.fake import fake_world
 from tests.support.family import HIDDEN, INTERMEDIATE, MLPS, VOCABULARY, ids, language_model
-from tests.support.strategies import ONE_ROUNDING, family_plan, sharded
+from tests.support.strategies import ONE_ROUNDING, family_plan, next_ranks_part, sharded
 
 c10d, aten = torch.ops._c10d_functional, torch.ops.aten
 
@@ -65,10 +65,6 @@ def copies(graph, node):
 def first_part(graph, node):
     parts = graph.call_function(torch.chunk, (node.args[0], node.args[2]))
     return graph.call_function(operator.getitem, (parts, 0))
-
-
-def next_ranks_part(tensor, full, rank, size):
-    return shard_of(tensor, full, (rank + 1) % size, size)
 
 
 def wrong_part_of_the_last_gemm(tensor, full, rank, size):

@@ -20,7 +20,7 @@ from tests.support.grouped import (
     GroupedAttention,
     heads_of,
 )
-from tests.support.strategies import family_plan, sharded
+from tests.support.strategies import family_plan, next_ranks_part, sharded
 
 c10d = torch.ops._c10d_functional
 
@@ -72,10 +72,6 @@ def test_keeps_every_ranks_result_for_a_quantised_last_weight(kind):
     model = GroupedAttention("bmm", kind, lambda y: y.flatten(0, 1), torch.bfloat16)
     assert sharded(model, xs, roles=["oproj"]).error < 0.03
     assert sharded(model, xs, roles=["oproj"], slice_of=next_ranks_part_of_the_last).error > 0.035
-
-
-def next_ranks_part(tensor, full, rank, size):
-    return shard_of(tensor, full, (rank + 1) % size, size)
 
 
 def wrong_part_of_the_last_gemm(tensor, full, rank, size):
